@@ -1,0 +1,73 @@
+"""Loading of trained models. One module per origin, one line per origin in `ORIGINS`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from txl_export.checkpoints import huggingface, native
+from txl_export.checkpoints.base import Checkpoint
+from txl_export.config import apply_overrides
+from txl_export.errors import CheckpointError
+
+__all__ = ["ORIGINS", "Checkpoint", "detect_origin", "load_checkpoint", "native"]
+
+
+class Origin(Protocol):
+    """A module that reads one origin's files."""
+
+    def detect(self, path: Path) -> str | None:
+        """Why `path` is of this origin, or None when it is not."""
+        ...
+
+    def load(self, path: Path) -> Checkpoint:
+        """Read it."""
+        ...
+
+
+ORIGINS: dict[str, Origin] = {"native": native, "huggingface": huggingface}
+
+
+def detect_origin(path: Path) -> tuple[str, str]:
+    """Origin of a checkpoint and the reason for it, from its content.
+
+    Raises:
+        CheckpointError: when nothing is there or no origin recognises it.
+    """
+    if not path.exists():
+        raise CheckpointError(f"{path} does not exist")
+    for name, origin in ORIGINS.items():
+        if reason := origin.detect(path):
+            return name, reason
+    raise CheckpointError(
+        f"{path} is no checkpoint that any of {', '.join(ORIGINS)} recognises: give a folder with config.json and weights"
+    )
+
+
+def load_checkpoint(
+    path: str | Path, origin: str | None = None, overrides: Mapping[str, Any] | None = None
+) -> Checkpoint:
+    """Load a trained Transformer-XL.
+
+    Args:
+        path: a folder or file of a known origin.
+        origin: which implementation it comes from; None to detect it from the content.
+        overrides: evaluation values in place of the stored ones, such as
+            {"mem_len": 640, "same_length": True, "clamp_len": 400, "initial_memory": "empty"}.
+
+    Raises:
+        CheckpointError: unreadable, incomplete, misshaped or not finite.
+        ConfigError: a configuration or override that does not fit.
+    """
+    path = Path(path)
+    name = origin or detect_origin(path)[0]
+    if name not in ORIGINS:
+        raise CheckpointError(f"origin {name!r} is unknown: use one of {', '.join(ORIGINS)}")
+    if not path.exists():
+        raise CheckpointError(f"{path} does not exist")
+    loaded = ORIGINS[name].load(path)
+    given = {k: v for k, v in (overrides or {}).items() if v is not None}
+    config, dialect = apply_overrides(loaded.config, loaded.dialect, given)
+    return dataclasses.replace(loaded, config=config, dialect=dialect, overrides=given)

@@ -1,0 +1,43 @@
+"""What every origin's loader gives: a `Checkpoint`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from txl_export.config import Dialect, ModelConfig
+from txl_export.vocabulary import Vocabulary
+from txl_export.weights import check_weights
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A trained model, whatever it was stored as.
+
+    Attributes:
+        config: architecture and evaluation values.
+        dialect: behaviours of its origin.
+        weights: canonical names (`txl_export.weights`) to float32 arrays.
+        origin: name of the implementation that it comes from.
+        path: where it was loaded from; None for one made in memory.
+        vocab: its vocabulary; None where the files hold none.
+        overrides: evaluation values that replaced stored ones.
+        notes: what a reader should know of how it was read, a line each.
+    """
+
+    config: ModelConfig
+    dialect: Dialect
+    weights: Mapping[str, np.ndarray]
+    origin: str = "native"
+    path: Path | None = None
+    vocab: Vocabulary | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the tensors against the config; raises CheckpointError."""
+        check_weights(self.config, self.weights, str(self.path or "checkpoint"))

@@ -1,0 +1,89 @@
+"""Origin `native`: a folder with `config.json` and `model.safetensors`, under this package's own names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from txl_export.checkpoints.base import Checkpoint
+from txl_export.checkpoints.tensors import read_safetensors
+from txl_export.config import Dialect, ModelConfig
+from txl_export.errors import CheckpointError
+from txl_export.files import read_json, replacing_folder, write_atomic, write_json
+from txl_export.vocabulary import vocabulary_from_dict
+
+FORMAT = "txl-export"
+SCHEMA = 1
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+
+
+def detect(path: Path) -> str | None:
+    """Why `path` is of this origin, or None when it is not."""
+    config = path / CONFIG_FILE
+    if not config.is_file():
+        return None
+    value = read_json(config, CheckpointError)
+    return f'{CONFIG_FILE} says format "{FORMAT}"' if isinstance(value, dict) and value.get("format") == FORMAT else None
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a native checkpoint; raises CheckpointError or ConfigError."""
+    value = read_json(path / CONFIG_FILE, CheckpointError)
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path / CONFIG_FILE} holds {type(value).__name__}, expected an object")
+    if value.get("schema", 0) != SCHEMA:
+        raise CheckpointError(
+            f"{path / CONFIG_FILE} has schema {value.get('schema')!r}, this version reads {SCHEMA}: update txl-export"
+        )
+    return Checkpoint(
+        config=ModelConfig.from_dict(_object(value, "model", path)),
+        dialect=Dialect.from_dict(_object(value, "dialect", path)),
+        weights=read_safetensors(path / WEIGHTS_FILE),
+        origin="native",
+        path=path,
+        vocab=vocabulary_from_dict(value.get("vocabulary")),
+    )
+
+
+def _object(value: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
+    found = value.get(key)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path / CONFIG_FILE} lacks the object '{key}'")
+    return found
+
+
+def save(path: Path | str, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint as `native`, replacing a native checkpoint that is there; other files are kept.
+
+    Args:
+        path: the folder.
+        checkpoint: what to write.
+
+    Returns:
+        The folder.
+    """
+    path = Path(path)
+    if path.exists():
+        _write(path, checkpoint)
+    else:
+        with replacing_folder(path) as work:
+            _write(work, checkpoint)
+    return path
+
+
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    from safetensors.numpy import save as to_bytes
+
+    weights = {name: np.ascontiguousarray(w, dtype=np.float32) for name, w in checkpoint.weights.items()}
+    write_atomic(folder / WEIGHTS_FILE, to_bytes(weights))
+    config: dict[str, Any] = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "model": checkpoint.config.to_dict(),
+        "dialect": checkpoint.dialect.to_dict(),
+    }
+    if checkpoint.vocab is not None:
+        config["vocabulary"] = checkpoint.vocab.to_dict()
+    write_json(folder / CONFIG_FILE, config)

@@ -1,0 +1,52 @@
+"""Errors a user may see: one line each, with what was found, what was expected and what to do.
+
+Every error carries the exit code that the command line ends with: 1 a check failed, 2 usage (bad input,
+bad file), 3 environment (a missing package, a full disk, the wrong version).
+"""
+
+from __future__ import annotations
+
+
+class TxlError(Exception):
+    """Base of all errors raised on purpose by this package."""
+
+    exit_code = 2
+
+
+class ConfigError(TxlError):
+    """A model configuration or dialect contradicts itself or names something unknown."""
+
+
+class CheckpointError(TxlError):
+    """A checkpoint is missing tensors, has extra or misshaped ones, or cannot be read."""
+
+
+class BundleError(TxlError):
+    """A bundle is missing files, was edited or truncated, or was written by a newer version."""
+
+
+class ExportError(TxlError):
+    """A checkpoint cannot be exported the way it was asked for."""
+
+
+class InputError(TxlError):
+    """Tokens, targets, stream numbers or lengths that a session or a check cannot take."""
+
+
+class ToleranceError(TxlError):
+    """A comparison with the reference ended out of tolerance."""
+
+    exit_code = 1
+
+
+class EnvironmentMismatch(TxlError):
+    """This machine lacks something: a package, disk space, a device, a version."""
+
+    exit_code = 3
+
+
+def missing_extra(package: str, extra: str, purpose: str) -> EnvironmentMismatch:
+    """The error for an optional package that is not installed, naming the extra that brings it."""
+    return EnvironmentMismatch(
+        f"{purpose} needs the package '{package}', which is not installed: pip install 'txl-export[{extra}]'"
+    )

@@ -1,0 +1,126 @@
+"""Files that are complete or absent: atomic writes, folders swapped in whole, hashes, safe paths."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from txl_export.errors import EnvironmentMismatch, TxlError
+
+
+def sha256(path: Path) -> str:
+    """Hex SHA-256 of a file, read in blocks."""
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha256_blocks(f)
+
+
+def _sha256_blocks(f: Any) -> str:
+    digest = hashlib.sha256()  # Python 3.10 has no file_digest
+    while block := f.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def read_json(path: Path, error: type[TxlError]) -> Any:
+    """Parse a JSON file; raises `error` with one line when it is absent or not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise error(f"{path} does not exist") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as e:
+        raise error(f"{path} is not readable JSON ({_one_line(e)})") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file atomically, readable for people."""
+    write_atomic(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file so that readers see the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors(path), tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as f:
+        try:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+            os.chmod(f.name, 0o644)  # noqa: PTH101 - the temporary file starts private
+            Path(f.name).replace(path)
+        except BaseException:
+            Path(f.name).unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn a full disk or a forbidden folder into one line."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise EnvironmentMismatch(f"no space left on the disk of {path}: free some, nothing was written") from e
+        if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise EnvironmentMismatch(f"{path} cannot be written ({e.strerror}): choose another folder") from e
+        raise
+
+
+def require_space(path: Path, needed: int) -> None:
+    """Raise EnvironmentMismatch when the disk of `path` has fewer than `needed` bytes free."""
+    existing = path if path.exists() else next(p for p in path.absolute().parents if p.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise EnvironmentMismatch(
+            f"{path} needs about {needed / 1e6:.0f} MB and its disk has {free / 1e6:.0f} MB free: free some space"
+        )
+
+
+@contextlib.contextmanager
+def replacing_folder(target: Path) -> Iterator[Path]:
+    """A new folder that takes the place of `target` when the block ends well, and vanishes when it fails.
+
+    Yields:
+        The folder to write into, on the same disk as `target`.
+    """
+    with disk_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+        try:
+            yield work
+            work.chmod(0o755)
+            _swap(work, target)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _swap(new: Path, target: Path) -> None:
+    if not target.exists():
+        new.rename(target)
+        return
+    old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.old."))
+    target.rename(old / "was")
+    try:
+        new.rename(target)
+    except BaseException:
+        (old / "was").rename(target)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def inside(folder: Path, name: object, error: type[TxlError]) -> Path:
+    """The file `name` directly in `folder`; raises `error` for anything that would lie elsewhere."""
+    if not isinstance(name, str) or not name or Path(name).name != name or name in (".", ".."):
+        raise error(f"{folder} names the file {name!r}: only plain names inside the folder are allowed")
+    return folder / name
+
+
+def _one_line(e: Exception) -> str:
+    return str(e).splitlines()[0] if str(e) else type(e).__name__
