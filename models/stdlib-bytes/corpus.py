@@ -43,8 +43,8 @@ TEST = (
     "zoneinfo/",
 )
 
-# Not trained on: tests (they would name and quote the held-out modules), what pip installed, the second evaluation
-# text, and folders that hold no library code.
+# Not trained on: tests (they would name and quote the held-out modules), what pip installed, the second
+# evaluation text, and folders that hold no library code.
 SKIPPED_FOLDERS = {"site-packages", "test", "tests", "idle_test", "pydoc_data", "lib-dynload", "__pycache__"}
 # Written by the build of one machine's Python.
 SKIPPED_PREFIXES = ("_sysconfigdata", "config-")
@@ -56,7 +56,7 @@ SEPARATOR = b"\0"
 
 
 def training_text(seed: int) -> bytes:
-    """All files that are neither held out nor skipped, in an order drawn by `seed`, each ended by SEPARATOR."""
+    """All files neither held out nor skipped, in an order drawn by `seed`, each ended by SEPARATOR."""
     names = [name for name in _names() if not _held_out(name)]
     random.Random(seed).shuffle(names)
     texts = (_read(name) for name in names)
@@ -68,7 +68,7 @@ def held_out_text(entries: tuple[str, ...]) -> bytes:
     mine = [name for name in _names() if name.startswith(entries)]
     for entry in entries:
         if not any(name.startswith(entry) for name in mine):
-            raise FileNotFoundError(f"{_root() / entry} does not exist: this Python's standard library is incomplete")
+            raise FileNotFoundError(f"{_root() / entry} does not exist: use a Python that has it (3.11)")
     return b"".join(_read(name) + SEPARATOR for name in mine)
 
 

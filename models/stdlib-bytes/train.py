@@ -1,7 +1,7 @@
 """Train the shipped byte-level Transformer-XL on the standard library's own sources.
 
-One command, `python models/stdlib-bytes/train.py`, makes the shipped model. Ctrl-C saves; the same command goes on
-from there, to the same weights as an uninterrupted run.
+One command, `python models/stdlib-bytes/train.py`, makes the shipped model. Ctrl-C saves; the same command
+goes on from there, to the same weights as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,15 @@ from txl_export.vocabulary import ByteVocabulary
 
 HERE = Path(__file__).resolve().parent
 MODEL = ModelConfig(
-    vocab_size=256, n_layer=5, n_head=6, d_model=192, d_head=32, d_inner=768, tie_weight=True, untie_r=True, mem_len=256
+    vocab_size=256,
+    n_layer=5,
+    n_head=6,
+    d_model=192,
+    d_head=32,
+    d_inner=768,
+    tie_weight=True,
+    untie_r=True,
+    mem_len=256,
 )
 WARM_UP, CLIP = 150, 0.5
 VALIDATION_SEGMENTS = 16  # per lane: 32 KB of text, about two seconds
@@ -42,7 +50,10 @@ BITS = 1 / math.log(2)
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides the weights. A saved state goes on only under the recipe that it began with."""
+    """What decides the weights: a saved state goes on only under the recipe that it began with.
+
+    Threads are part of it, because they decide the order of sums; `data` is the digest of the text.
+    """
 
     steps: int
     seed: int
@@ -76,7 +87,8 @@ class Training:
     def batch(self) -> tuple[Tensor, Tensor]:
         """Segment number `step` of every lane and the bytes that follow.
 
-        The text is a ring: a lane that reaches its end goes on where the next one began, and its memory stays true.
+        The text is a ring: a lane that reaches its end goes on where the next one began, so its memory
+        is always what came before.
         """
         L, (count, n) = self.recipe.segment, self.lanes.shape  # noqa: N806 - the paper's symbol
         start = torch.arange(count)[:, None] * n + self.step * L
@@ -118,7 +130,7 @@ class Training:
         state: dict[str, Any] = torch.load(path, weights_only=True)  # noqa: TID251 - weights only: no code runs
         if state["recipe"] != asdict(self.recipe):
             changed = ", ".join(k for k, v in asdict(self.recipe).items() if state["recipe"].get(k) != v)
-            raise click.ClickException(f"{path} was begun with other {changed}: use the old values, or add --restart")
+            raise click.ClickException(f"{path} has other {changed}: use the old values, or add --restart")
         self.step, self.seconds = state["step"], state["seconds"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -127,7 +139,10 @@ class Training:
 
 
 def mean_loss(model: TransformerXL, ids: Tensor, targets: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-    """Mean loss in nats of one segment. bfloat16 products halve a step's time; softmax and loss are float32."""
+    """Mean loss in nats of one segment, and the next memory.
+
+    bfloat16 products nearly halve a step's time; softmax and loss stay float32.
+    """
     with torch.autocast("cpu", torch.bfloat16):
         h, memory = model.features(ids, memory)
     log_probs = model.softmax.target_log_probs(h.float(), targets, model.embedding)
@@ -136,7 +151,7 @@ def mean_loss(model: TransformerXL, ids: Tensor, targets: Tensor, memory: Memory
 
 @torch.no_grad()
 def validation_loss(model: TransformerXL, text: Tensor, segment: int) -> float:
-    """Bits per byte on the first segments of each validation lane: for the eye, evaluate.py has the real figures."""
+    """Bits per byte on the first segments of each validation lane, for the eye: evaluate.py measures."""
     memory, total = model.initial_memory(len(text)), 0.0
     pieces = text[:, : VALIDATION_SEGMENTS * segment + 1].long()
     count = (pieces.shape[1] - 1) // segment
@@ -205,7 +220,7 @@ def export(training: Training, out: Path) -> None:
 
 @click.command(context_settings={"show_default": True})
 @click.option("--steps", default=5500, help="Training steps; the learning rate reaches zero at the last.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE, help="Folder of the weights.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE, help="Where to write.")
 @click.option("--seed", default=1, help="Draws the weights and the order of the files.")
 @click.option("--threads", default=2, help="CPU threads.")
 @click.option("--save-every", default=250, help="Steps between saved states.")
@@ -216,7 +231,8 @@ def main(steps: int, out: Path, seed: int, threads: int, save_every: int, restar
     torch.set_num_threads(threads)
     text, state = training_text(seed), out / ".train" / "state.pt"
     training = Training(Recipe(steps, seed, threads, digest(text)), text)
-    console.print(f"Python {platform.python_version()}: {len(text):,} bytes of sources, digest {digest(text)}")
+    version = platform.python_version()
+    console.print(f"Python {version}: {len(text):,} bytes of sources, digest {digest(text)}")
     if state.exists() and not restart:
         training.restore(state)
         console.print(f"going on from step {training.step} ({state})")

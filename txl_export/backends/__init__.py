@@ -1,0 +1,24 @@
+"""What executes graphs: one module per backend, one line each in `BACKENDS`."""
+
+from __future__ import annotations
+
+import importlib
+
+from txl_export.backends.base import Backend, LoadedModel, Streams
+from txl_export.errors import InputError
+
+__all__ = ["BACKENDS", "Backend", "LoadedModel", "Streams", "backend"]
+
+# Fastest first: `Engine.load` takes the first that can run what it is given.
+BACKENDS: dict[str, str] = {
+    "onnxruntime": "txl_export.backends.onnxruntime",
+    "eager": "txl_export.backends.eager",
+}
+
+
+def backend(name: str) -> Backend:
+    """The backend module of a name, imported now; raises InputError for an unknown name."""
+    if name not in BACKENDS:
+        raise InputError(f"backend {name!r} is unknown: use one of {', '.join(BACKENDS)}")
+    module: Backend = importlib.import_module(BACKENDS[name])  # type: ignore[assignment]
+    return module

@@ -1,0 +1,137 @@
+"""What a backend gives to the runtime: a loaded model, and the memory of streams that it runs calls on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from txl_export.bundle import Bundle
+from txl_export.checkpoints.base import Checkpoint
+from txl_export.config import Dialect, ModelConfig
+from txl_export.heads import HeadSpec, head_spec
+from txl_export.segments import SegmentRange
+from txl_export.vocabulary import Vocabulary
+
+Arrays = dict[str, np.ndarray]
+
+
+class Backend(Protocol):
+    """A module that can load bundles or checkpoints."""
+
+    def accepts(self, source: Bundle | Checkpoint) -> bool:
+        """Whether this backend runs such a source at all."""
+        ...
+
+    def load(
+        self, source: Any, mem_len: int | None = None, segment_len: int | None = None, threads: int | None = None
+    ) -> LoadedModel:
+        """Load it; raises EnvironmentMismatch when this machine lacks what the backend needs."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What the runtime needs to know of a loaded model.
+
+    Attributes:
+        config: the architecture.
+        dialect: the origin's behaviours.
+        layout: what the memory tensors hold.
+        mem_len: M.
+        segment_len: tokens after which a feed is cut by default.
+        segments: the call lengths that can be run, fixed ones first in preference.
+        heads: heads that can be asked for; the first is the default.
+        top_k: tokens that head `top_k` returns.
+        max_batch: most streams in one session.
+        start: position at which a stream starts.
+        identity: names the weights, so that a saved session meets only the model that made it.
+        vocab: text to ids, where known.
+    """
+
+    config: ModelConfig
+    dialect: Dialect
+    layout: str
+    mem_len: int
+    segment_len: int
+    segments: tuple[SegmentRange, ...]
+    heads: tuple[str, ...]
+    top_k: int
+    max_batch: int
+    start: int
+    identity: str
+    vocab: Vocabulary | None
+
+    def head(self, name: str) -> HeadSpec:
+        """What a head returns."""
+        return head_spec(name, self.config, self.top_k)
+
+
+class LoadedModel(ABC):
+    """A model ready to run on a backend."""
+
+    name: str
+    info: ModelInfo
+
+    @abstractmethod
+    def streams(self, batch_size: int) -> Streams:
+        """Memory for `batch_size` streams, at their start."""
+
+    def warm_up(self) -> None:  # noqa: B027 - a backend with nothing to load lazily has nothing to do
+        """Load what would be loaded at the first call."""
+
+
+class Streams(ABC):
+    """The memory and positions of B streams, and the calls that advance them.
+
+    Calls between `begin` and `commit` can be taken back by `rollback`.
+    """
+
+    batch_size: int
+
+    @abstractmethod
+    def call(self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]) -> None:
+        """Run one call and advance all streams.
+
+        Args:
+            ids: int64 [B, L], contiguous; L fits one of the model's segments.
+            head: the head to ask.
+            targets: int64 [B, L] ([B, 1] at "@last") for head `target`.
+            outputs: contiguous arrays to write the head's outputs into, [B, L or 1, ...].
+        """
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Remember the present state for `rollback`."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Forget what `begin` remembered."""
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """Return to the state at `begin`."""
+
+    @abstractmethod
+    def reset(self, streams: np.ndarray) -> None:
+        """Put some streams back to their start; the others stay as they are, bit for bit."""
+
+    @property
+    @abstractmethod
+    def positions(self) -> np.ndarray:
+        """Graph position of each stream, int64 [B]; a copy."""
+
+    @abstractmethod
+    def state(self) -> Arrays:
+        """Copies of everything that is remembered, by name, batch first."""
+
+    @abstractmethod
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what `state` gave, for equally many streams."""
+
+    @abstractmethod
+    def memory(self, stream: int) -> list[Arrays]:
+        """Per layer the rows that count, by kind ("mem", or "key" and "value"), oldest first; copies."""

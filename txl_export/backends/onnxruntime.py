@@ -1,0 +1,235 @@
+"""Backend `onnxruntime`: graphs of a bundle on the CPU, the memory in buffers that swap roles at every call.
+
+Inputs and outputs are bound by address: a call allocates nothing for the memory and copies nothing of it
+through Python. Two buffers per memory tensor suffice for feeds of one call; a third, made when first
+needed, lets a longer feed be taken back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from txl_export.backends.base import Arrays, LoadedModel, ModelInfo, Streams
+from txl_export.bundle import WEIGHTS, Bundle, GraphSpec
+from txl_export.checkpoints.base import Checkpoint
+from txl_export.errors import BundleError, InputError, missing_extra
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+POSITIONS = "positions"
+
+
+def accepts(source: Bundle | Checkpoint) -> bool:
+    """Only bundles hold graphs."""
+    return isinstance(source, Bundle)
+
+
+def load(
+    source: Any, mem_len: int | None = None, segment_len: int | None = None, threads: int | None = None
+) -> LoadedModel:
+    """Load a bundle; raises EnvironmentMismatch without onnxruntime, InputError for another M than the bundle's."""
+    if not isinstance(source, Bundle):
+        raise InputError("backend 'onnxruntime' runs bundles, this is a checkpoint: export it first")
+    try:
+        import onnxruntime
+    except ImportError:
+        raise missing_extra("onnxruntime", "cpu", "backend 'onnxruntime'") from None
+    del onnxruntime
+    m = source.manifest
+    if mem_len not in (None, m.mem_len):
+        raise InputError(f"mem_len {mem_len} was asked for, this bundle holds {m.mem_len}: export again with --mem-len {mem_len}")
+    cut = m.segment_len if segment_len is None else segment_len
+    if not 1 <= cut <= m.longest:
+        raise InputError(f"segment_len {cut} was asked for, this bundle's segments have 1 to {m.longest} tokens")
+    return OnnxRuntimeModel(source, cut, threads)
+
+
+class OnnxRuntimeModel(LoadedModel):
+    """A bundle's graphs, each loaded when first used."""
+
+    name = "onnxruntime"
+
+    def __init__(self, bundle: Bundle, segment_len: int, threads: int | None) -> None:
+        """Read the manifest and first rows; no graph is loaded yet."""
+        m = bundle.manifest
+        self.bundle, self.states, self.threads = bundle, m.states, threads
+        self.rows = bundle.initial_rows()
+        self._sessions: dict[str, ort.InferenceSession] = {}
+        self._lock = threading.Lock()
+        self._graphs = {(g.head, g.segment): g for g in m.graphs}
+        segments = dict.fromkeys(g.segment for g in m.graphs)
+        self.info = ModelInfo(
+            config=m.config,
+            dialect=m.dialect,
+            layout=m.layout,
+            mem_len=m.mem_len,
+            segment_len=segment_len,
+            segments=tuple(sorted(segments, key=lambda s: s.hi - s.lo)),
+            heads=m.heads,
+            top_k=m.top_k,
+            max_batch=m.max_batch,
+            start=m.start,
+            identity=str(m.files[WEIGHTS]["sha256"]),
+            vocab=bundle.vocab,
+        )
+
+    def streams(self, batch_size: int) -> Streams:
+        """Memory for `batch_size` streams, at their start."""
+        return OnnxRuntimeStreams(self, batch_size)
+
+    def warm_up(self) -> None:
+        """Load every graph and run the shortest call of each once."""
+        for graph in self.bundle.manifest.graphs:
+            streams = OnnxRuntimeStreams(self, 1)
+            ids = np.zeros((1, graph.segment.lo), np.int64)
+            head = self.info.head(graph.head)
+            rows = 1 if head.last_only else ids.shape[1]
+            outputs = [np.empty((1, rows, *o.tail), o.dtype) for o in head.outputs]
+            streams.call(ids, graph.head, ids[:, :rows] if head.takes_targets else None, outputs)
+
+    def graph(self, head: str, length: int) -> GraphSpec:
+        """The graph for a call of `length` tokens: the one made for that length before a range."""
+        return self._graphs[head, next(s for s in self.info.segments if length in s)]
+
+    def session(self, graph: GraphSpec) -> ort.InferenceSession:
+        """The graph's ONNX Runtime session, loaded at the first use."""
+        with self._lock:
+            if graph.file not in self._sessions:
+                self._sessions[graph.file] = self._load(graph)
+            return self._sessions[graph.file]
+
+    def _load(self, graph: GraphSpec) -> ort.InferenceSession:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        if self.threads:
+            options.intra_op_num_threads = self.threads
+        path = self.bundle.path / graph.file
+        try:
+            session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as e:  # its errors have no public base class
+            raise BundleError(f"{path} cannot be loaded ({str(e).splitlines()[0][:200]}): export again") from None
+        self._check(graph, session)
+        return session
+
+    def _check(self, graph: GraphSpec, session: ort.InferenceSession) -> None:
+        """The file's interface is the manifest's."""
+        m = self.bundle.manifest
+        for kind, found, expected in (
+            ("input", session.get_inputs(), m.inputs(graph)),
+            ("output", session.get_outputs(), m.outputs(graph)),
+        ):
+            names = {"tensor(float)": "float32", "tensor(int64)": "int64"}
+            there = [(v.name, names.get(v.type, v.type), tuple(v.shape)) for v in found]
+            wanted = [(s.name, s.dtype, s.shape) for s in expected]
+            if there != wanted:
+                odd = next((pair for pair in zip(there, wanted, strict=False) if pair[0] != pair[1]), (len(there), len(wanted)))
+                raise BundleError(f"{graph.file}: {kind} {odd[0]} is not the manifest's {odd[1]}: export again")
+
+
+class OnnxRuntimeStreams(Streams):
+    """Memory of B streams in buffers that take turns as input and output."""
+
+    def __init__(self, model: OnnxRuntimeModel, batch_size: int) -> None:
+        """Allocate the first buffers and put all streams to their start."""
+        self.model, self.batch_size = model, batch_size
+        self._slots: list[Arrays] = [self._allocate(), self._allocate()]
+        self._now, self._kept = 0, None  # type: int, int | None
+        self._bindings: dict[tuple[str, int, int], ort.IOBinding] = {}
+        self.reset(np.arange(batch_size))
+
+    def _allocate(self) -> Arrays:
+        slot = {s.input: np.zeros((self.batch_size, *s.shape), s.dtype) for s in self.model.states}
+        return slot | {POSITIONS: np.zeros(self.batch_size, np.int64)}
+
+    def call(self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]) -> None:
+        """Run one call from the present buffers into free ones, which become the present ones."""
+        graph = self.model.graph(head, ids.shape[1])
+        session = self.model.session(graph)
+        free = self._free_slot()
+        binding = self._binding(graph, session, free)
+        _bind_input(binding, "input_ids", ids)
+        if targets is not None:
+            _bind_input(binding, "targets", targets)
+        for spec, array in zip(self.model.info.head(head).outputs, outputs, strict=True):
+            _bind_output(binding, spec.name, array)
+        session.run_with_iobinding(binding)
+        self._now = free
+
+    def _free_slot(self) -> int:
+        """A buffer that holds neither the present nor the remembered state."""
+        taken = {self._now, self._kept}
+        free = next((i for i in range(len(self._slots)) if i not in taken), None)
+        if free is None:
+            self._slots.append(self._allocate())
+            free = len(self._slots) - 1
+        return free
+
+    def _binding(self, graph: GraphSpec, session: ort.InferenceSession, free: int) -> ort.IOBinding:
+        """Bindings of the memory, made once per graph and direction."""
+        key = (graph.file, self._now, free)
+        if key not in self._bindings:
+            binding = self._bindings[key] = session.io_binding()
+            for name, array in self._slots[self._now].items():
+                _bind_input(binding, name, array)
+            for name, array in self._slots[free].items():
+                _bind_output(binding, f"new_{name}", array)
+        return self._bindings[key]
+
+    def begin(self) -> None:
+        """Keep the present buffers untouched until `commit`."""
+        self._kept = self._now
+
+    def commit(self) -> None:
+        """Let the kept buffers be used again."""
+        self._kept = None
+
+    def rollback(self) -> None:
+        """Make the kept buffers the present ones."""
+        if self._kept is not None:
+            self._now, self._kept = self._kept, None
+
+    def reset(self, streams: np.ndarray) -> None:
+        """Write the first rows and position of some streams."""
+        slot = self._slots[self._now]
+        for name, row in self.model.rows.items():
+            slot[name][streams] = row
+        slot[POSITIONS][streams] = self.model.info.start
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Graph position of each stream, int64 [B]."""
+        return self._slots[self._now][POSITIONS].copy()
+
+    def state(self) -> Arrays:
+        """Copies of memory and positions."""
+        return {name: array.copy() for name, array in self._slots[self._now].items()}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Copy memory and positions in."""
+        for name, array in self._slots[self._now].items():
+            array[...] = state[name]
+
+    def memory(self, stream: int) -> list[Arrays]:
+        """Per layer the rows that count, oldest first."""
+        slot, M = self._slots[self._now], self.model.info.mem_len
+        filled = int(min(M, slot[POSITIONS][stream]))
+        layers: list[Arrays] = [{} for _ in range(self.model.info.config.n_layer)]
+        for s in self.model.states:
+            rows = slot[s.input][stream].take(range(M - filled, M), axis=s.row_axis)
+            layers[s.layer][s.input.rpartition("_")[0]] = rows
+        return layers
+
+
+def _bind_input(binding: ort.IOBinding, name: str, array: np.ndarray) -> None:
+    binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+
+
+def _bind_output(binding: ort.IOBinding, name: str, array: np.ndarray) -> None:
+    binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)

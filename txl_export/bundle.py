@@ -1,0 +1,274 @@
+"""Bundles: the exported folder, and the manifest that says what is in it.
+
+A bundle is flat: `manifest.json`, one ONNX file per (segment length, head), `weights.bin` that all of them
+share, `initial.safetensors` with the first memory, and optionally `checkpoint/`. No torch, no onnx here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from txl_export.config import Dialect, ModelConfig
+from txl_export.errors import BundleError, ConfigError, InputError, TxlError
+from txl_export.files import inside, read_json, sha256
+from txl_export.heads import HeadSpec, head_spec
+from txl_export.layouts import StateSpec, state_specs
+from txl_export.segments import SegmentRange
+from txl_export.vocabulary import Vocabulary, vocabulary_from_dict
+
+FORMAT = "txl-export-bundle"
+SCHEMA = 1
+MANIFEST, WEIGHTS, INITIAL, CHECKPOINT = "manifest.json", "weights.bin", "initial.safetensors", "checkpoint"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A named input or output of a graph; symbolic dimensions are strings ("batch", "segment")."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dict."""
+        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """One graph of a bundle: its file, the segment lengths it takes and its head."""
+
+    file: str
+    segment: SegmentRange
+    head: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a bundle holds.
+
+    Attributes:
+        config: the architecture, with the evaluation values that the graphs were traced with.
+        dialect: the origin's behaviours, likewise.
+        layout: what the memory tensors hold.
+        precision: "fp32".
+        mem_len: M of the graphs.
+        segment_len: tokens after which a feed is cut unless it says otherwise.
+        top_k: tokens that head `top_k` returns.
+        max_batch: most streams that a graph takes.
+        graphs: one per segment length and head; the first head is the default.
+        files: size and SHA-256 of every file.
+        judge: where the checkpoint was: {"path", "origin", "overrides", "sha256"}.
+        versions: package versions that made it.
+        vocabulary: as in a native checkpoint, or None.
+    """
+
+    config: ModelConfig
+    dialect: Dialect
+    layout: str
+    precision: str
+    mem_len: int
+    segment_len: int
+    top_k: int
+    max_batch: int
+    graphs: tuple[GraphSpec, ...]
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    judge: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    vocabulary: Mapping[str, Any] | None = None
+
+    @property
+    def states(self) -> list[StateSpec]:
+        """The memory tensors of every graph."""
+        return state_specs(self.layout, self.config, self.mem_len)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads that the bundle has graphs for; the first is the default."""
+        return tuple(dict.fromkeys(g.head for g in self.graphs))
+
+    @property
+    def longest(self) -> int:
+        """Tokens in the longest segment that a graph takes."""
+        return max(g.segment.hi for g in self.graphs)
+
+    @property
+    def start(self) -> int:
+        """Position at which a stream starts: 0, or M where the first memory is zeros that are attended to."""
+        return self.mem_len if self.dialect.initial_memory == "zeros" else 0
+
+    def head(self, name: str) -> HeadSpec:
+        """What a head returns."""
+        return head_spec(name, self.config, self.top_k)
+
+    def inputs(self, graph: GraphSpec) -> list[TensorSpec]:
+        """The inputs of a graph, in its order."""
+        length: int | str = graph.segment.lo if graph.segment.fixed else "segment"
+        ids = TensorSpec("input_ids", "int64", ("batch", length))
+        states = [TensorSpec(s.input, s.dtype, ("batch", *s.shape)) for s in self.states]
+        head = self.head(graph.head)
+        columns = 1 if head.last_only else length
+        targets = [TensorSpec("targets", "int64", ("batch", columns))] if head.takes_targets else []
+        return [ids, TensorSpec("positions", "int64", ("batch",)), *states, *targets]
+
+    def outputs(self, graph: GraphSpec) -> list[TensorSpec]:
+        """The outputs of a graph, in its order."""
+        length: int | str = graph.segment.lo if graph.segment.fixed else "segment"
+        head = self.head(graph.head)
+        rows = 1 if head.last_only else length
+        answers = [TensorSpec(o.name, o.dtype, ("batch", rows, *o.tail)) for o in head.outputs]
+        states = [TensorSpec(s.output, s.dtype, ("batch", *s.shape)) for s in self.states]
+        return [*answers, TensorSpec("new_positions", "int64", ("batch",)), *states]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON of `manifest.json`."""
+        graphs = [
+            {
+                "file": g.file,
+                "segment": str(g.segment),
+                "head": g.head,
+                "inputs": [t.to_dict() for t in self.inputs(g)],
+                "outputs": [t.to_dict() for t in self.outputs(g)],
+            }
+            for g in self.graphs
+        ]
+        states = [{"input": s.input, "output": s.output, "bytes_per_stream": s.nbytes} for s in self.states]
+        return {
+            "format": FORMAT,
+            "schema": SCHEMA,
+            "model": self.config.to_dict(),
+            "dialect": self.dialect.to_dict(),
+            "layout": self.layout,
+            "precision": self.precision,
+            "mem_len": self.mem_len,
+            "segment_len": self.segment_len,
+            "start_position": self.start,
+            "top_k": self.top_k,
+            "max_batch": self.max_batch,
+            "states": [{"input": "positions", "output": "new_positions", "bytes_per_stream": 8}, *states],
+            "graphs": graphs,
+            "files": {name: dict(f) for name, f in self.files.items()},
+            "judge": dict(self.judge),
+            "versions": dict(self.versions),
+            "vocabulary": self.vocabulary,
+        }
+
+    @classmethod
+    def from_dict(cls, value: Any, source: Path) -> Manifest:
+        """Read `manifest.json`.
+
+        Raises:
+            BundleError: another format, a newer schema, missing or contradictory entries.
+        """
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
+            raise BundleError(f"{source} is not the manifest of a bundle: its format is not {FORMAT!r}")
+        if value.get("schema") != SCHEMA:
+            raise BundleError(
+                f"{source} has schema {value.get('schema')!r}, this version reads {SCHEMA}: update txl-export, or export again"
+            )
+        try:
+            manifest = cls._parse(value)
+            if manifest.to_dict() != value:  # names, shapes and pairs are derived: a manifest that disagrees was edited
+                raise BundleError(f"{source} contradicts itself: it was edited; export again")
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise BundleError(f"{source} is damaged ({type(e).__name__}: {e}): export again") from None
+        except (ConfigError, InputError) as e:
+            raise BundleError(f"{source} is damaged ({e}): export again") from None
+        return manifest
+
+    @classmethod
+    def _parse(cls, value: dict[str, Any]) -> Manifest:
+        graphs = tuple(GraphSpec(g["file"], SegmentRange.parse(g["segment"]), g["head"]) for g in value["graphs"])
+        if not graphs:
+            raise ValueError("it has no graphs")
+        return cls(
+            config=ModelConfig.from_dict(value["model"]),
+            dialect=Dialect.from_dict(value["dialect"]),
+            graphs=graphs,
+            **{k: value[k] for k in ("layout", "precision", "mem_len", "segment_len", "top_k", "max_batch")},
+            **{k: value[k] for k in ("files", "judge", "versions", "vocabulary")},
+        )
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An exported folder that was found complete."""
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: str | Path, check_files: bool = True) -> Bundle:
+        """Open a bundle and check every file against the manifest.
+
+        Args:
+            path: the folder.
+            check_files: compare sizes and hashes too (reads every byte once).
+
+        Raises:
+            BundleError: not a bundle, incomplete, edited, truncated or from a newer version.
+        """
+        path = Path(path)
+        if not (path / MANIFEST).is_file():
+            raise BundleError(f"{path} is no bundle: it has no {MANIFEST}; make one with 'txl-export export'")
+        manifest = Manifest.from_dict(read_json(path / MANIFEST, BundleError), path / MANIFEST)
+        bundle = cls(path, manifest)
+        for name in [WEIGHTS, INITIAL, *(g.file for g in manifest.graphs)]:
+            if name not in manifest.files:
+                raise BundleError(f"{path / MANIFEST} lists no file {name!r}: it was edited; export again")
+        for name, expected in manifest.files.items():
+            bundle._check_file(name, expected, check_files)
+        return bundle
+
+    def _check_file(self, name: str, expected: Mapping[str, Any], check_hash: bool) -> None:
+        file = inside(self.path, name, BundleError)
+        if not file.is_file():
+            raise BundleError(f"{file} is missing: export again")
+        if file.stat().st_size != expected["bytes"]:
+            found = file.stat().st_size
+            raise BundleError(f"{file} has {found} bytes, the manifest says {expected['bytes']}: truncated or edited; export again")
+        if check_hash and sha256(file) != expected["sha256"]:
+            raise BundleError(f"{file} is not the file that was exported (its SHA-256 differs): export again")
+
+    def initial_rows(self) -> dict[str, np.ndarray]:
+        """Per memory tensor the row that fills it at the start of a stream, of `StateSpec.row_shape`.
+
+        Raises:
+            BundleError: a row is missing or misshaped.
+        """
+        from txl_export.checkpoints.tensors import read_safetensors
+
+        try:
+            rows = read_safetensors(self.path / INITIAL)
+        except TxlError as e:
+            raise BundleError(str(e)) from None
+        for spec in self.manifest.states:
+            if spec.input not in rows or rows[spec.input].shape != spec.row_shape:
+                raise BundleError(f"{self.path / INITIAL} has no row of shape {list(spec.row_shape)} for {spec.input}: export again")
+        return rows
+
+    @property
+    def vocab(self) -> Vocabulary | None:
+        """The bundle's vocabulary; None where the checkpoint had none."""
+        return vocabulary_from_dict(self.manifest.vocabulary)
+
+    @property
+    def judge_path(self) -> Path | None:
+        """Where the checkpoint is: inside the bundle, or where it was at export; None when it is gone."""
+        if (self.path / CHECKPOINT).is_dir():
+            return self.path / CHECKPOINT
+        recorded = self.manifest.judge.get("path")
+        if not isinstance(recorded, str):
+            return None
+        found = (self.path / recorded).resolve() if not Path(recorded).is_absolute() else Path(recorded)
+        return found if found.exists() else None
+
+
+def file_entry(path: Path) -> dict[str, Any]:
+    """Size and hash of a file, as a manifest lists it."""
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}

@@ -1,0 +1,1 @@
+"""Traceable modules, one per memory layout, and their export to ONNX. Importing this package imports torch."""

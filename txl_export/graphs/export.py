@@ -1,0 +1,286 @@
+"""From a checkpoint to a bundle: trace one graph per segment length and head, share their weights."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from txl_export.bundle import CHECKPOINT, INITIAL, MANIFEST, WEIGHTS, Bundle, GraphSpec, Manifest, TensorSpec, file_entry
+from txl_export.checkpoints import Checkpoint, native
+from txl_export.errors import ExportError, InputError
+from txl_export.files import replacing_folder, require_space, sha256, write_json
+from txl_export.graphs.layouts import PROJECTIONS
+from txl_export.graphs.model import SegmentGraph
+from txl_export.graphs.weight_store import WeightStore
+from txl_export.heads import head_spec
+from txl_export.layouts import state_specs
+from txl_export.reference import TransformerXL
+from txl_export.segments import SegmentRange, covering, parse_segments
+from txl_export.weights import count_parameters
+
+OPSET = 20
+MAX_BATCH = 4096
+PRECISIONS = ("fp32",)
+
+Progress = Callable[[str, int, int], None]
+
+
+def export(
+    checkpoint: Checkpoint,
+    out_dir: str | Path,
+    mem_len: int | None = None,
+    segment_lens: Iterable[int | str] = (1, 64),
+    layout: str = "kv",
+    precision: str = "fp32",
+    head: str | Iterable[str] = "log_probs",
+    segment_len: int | None = None,
+    top_k: int = 40,
+    keep_checkpoint: bool = False,
+    progress: Progress | None = None,
+) -> Bundle:
+    """Export a checkpoint as a bundle of ONNX graphs with the memory as inputs and outputs.
+
+    Where the segment lengths leave some length up to the longest that could not be run exactly, a graph
+    for the range is added.
+
+    Args:
+        checkpoint: a loaded checkpoint.
+        out_dir: the bundle's folder; an existing bundle is replaced once the new one is complete.
+        mem_len: memory length M in tokens; None for the checkpoint's.
+        segment_lens: a graph for each: a number of tokens, or a range such as "1-64".
+        layout: "hidden" or "kv".
+        precision: "fp32".
+        head: one or several heads; the first is the default of sessions.
+        segment_len: tokens after which a feed is cut by default; None for the longest segment.
+        top_k: tokens that head "top_k" returns, at most V.
+        keep_checkpoint: put a native copy of the checkpoint into the bundle, for `verify`.
+        progress: called with (what is being done, steps done, steps in all).
+
+    Raises:
+        InputError: a length, head or number that cannot be had.
+        ConfigError: a layout or evaluation values that do not fit.
+        ExportError: the folder holds something else, or tracing specialised what must stay symbolic.
+        EnvironmentMismatch: not enough disk space; nothing is left behind.
+    """
+    manifest = _plan(checkpoint, mem_len, segment_lens, layout, precision, head, segment_len, top_k)
+    out = Path(out_dir)
+    _check_target(out)
+    require_space(out, _bytes_needed(manifest, keep_checkpoint))
+    model = TransformerXL.from_checkpoint(checkpoint)
+    report = progress or (lambda *_: None)
+    with replacing_folder(out) as work:
+        with WeightStore(work / WEIGHTS) as store:
+            for i, graph in enumerate(manifest.graphs):
+                report(f"tracing {graph.head}, segment {graph.segment}", i, len(manifest.graphs))
+                traced = trace(model, manifest, graph)
+                store.move_out(traced)
+                ir.save(traced, work / graph.file)
+        report("writing", len(manifest.graphs), len(manifest.graphs))
+        _write_initial(model, manifest, work / INITIAL)
+        if keep_checkpoint:
+            native.save(work / CHECKPOINT, checkpoint)
+        _write_manifest(manifest, checkpoint, work, out)
+    return Bundle.open(out, check_files=False)
+
+
+def _plan(
+    checkpoint: Checkpoint,
+    mem_len: int | None,
+    segment_lens: Iterable[int | str],
+    layout: str,
+    precision: str,
+    head: str | Iterable[str],
+    segment_len: int | None,
+    top_k: int,
+) -> Manifest:
+    config = checkpoint.config
+    M = config.mem_len if mem_len is None else mem_len
+    if M < 0:
+        raise InputError(f"mem_len is {M}, expected 0 or more tokens")
+    if precision not in PRECISIONS:
+        raise InputError(f"precision {precision!r} is not available: use one of {', '.join(PRECISIONS)}")
+    if not 1 <= top_k:
+        raise InputError(f"top_k is {top_k}, expected 1 or more tokens")
+    top_k = min(top_k, config.vocab_size)
+    heads = tuple(dict.fromkeys([head] if isinstance(head, str) else head))
+    if not heads:
+        raise InputError("no head given: name at least one, such as log_probs")
+    for name in heads:
+        head_spec(name, config, top_k)
+    state_specs(layout, config, M)
+    checkpoint.dialect.window(config, M)
+    asked = parse_segments(segment_lens)
+    segments = covering(asked, cut_is_free=config.same_length)
+    longest = max(s.hi for s in segments)
+    cut = longest if segment_len is None else segment_len
+    if not 1 <= cut <= longest:
+        raise InputError(f"segment_len is {cut}, expected 1 to {longest}, the longest of --segment-lens")
+    graphs = [GraphSpec(_file_name(h, s), s, h) for h, s in itertools.product(heads, segments)]
+    vocabulary = checkpoint.vocab.to_dict() if checkpoint.vocab else None
+    return Manifest(
+        config, checkpoint.dialect, layout, precision, M, cut, top_k, MAX_BATCH, tuple(graphs), vocabulary=vocabulary
+    )
+
+
+def _file_name(head: str, segment: SegmentRange) -> str:
+    return f"{head.replace('@', '_')}.L{segment}.onnx"
+
+
+def _check_target(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise ExportError(f"{out} is a file, expected a folder to write the bundle to")
+    if out.exists() and any(out.iterdir()) and not (out / MANIFEST).is_file():
+        raise ExportError(f"{out} holds files that are no bundle: choose an empty or new folder")
+
+
+def _bytes_needed(manifest: Manifest, keep_checkpoint: bool) -> int:
+    """A generous estimate: rearranged weights stand beside shared ones, tables once per layer."""
+    c = manifest.config
+    tables = c.n_layer * c.n_head * c.d_head * (manifest.mem_len + manifest.longest)
+    return 4 * (count_parameters(c) * (2 + keep_checkpoint) + tables) + 1_000_000 * len(manifest.graphs)
+
+
+def trace(model: TransformerXL, manifest: Manifest, graph: GraphSpec) -> ir.Model:
+    """Trace one graph; its batch (and a range's length) stay symbolic, which is asserted."""
+    module = SegmentGraph(
+        model, manifest.layout, manifest.mem_len, manifest.longest, graph.head, manifest.top_k
+    ).requires_grad_(False)
+    module.eval()
+    inputs, outputs = manifest.inputs(graph), manifest.outputs(graph)
+    length = graph.segment.lo if graph.segment.fixed else max(2, graph.segment.hi - 1)
+    dims = {"batch": torch.export.Dim("batch", min=1, max=manifest.max_batch)}
+    if not graph.segment.fixed:
+        dims["segment"] = torch.export.Dim("segment", min=graph.segment.lo, max=graph.segment.hi)
+    examples = {t.name: _example(t, {"batch": 3, "segment": length}) for t in inputs}
+    shapes = {t.name: {axis: dims[n] for axis, n in enumerate(t.shape) if isinstance(n, str)} for t in inputs}
+    with _quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            module,
+            _arguments(examples, manifest),
+            dynamic_shapes=_arguments(shapes, manifest),
+            input_names=[t.name for t in inputs],
+            output_names=[t.name for t in outputs],
+            dynamo=True,
+            opset_version=OPSET,
+            verbose=False,
+        )
+    assert program is not None
+    traced: ir.Model = program.model  # type: ignore[assignment]
+    _name_dims(traced, inputs, outputs)
+    _check_interface(traced, graph, inputs, outputs)
+    return traced
+
+
+def _example(spec: TensorSpec, sizes: dict[str, int]) -> Tensor:
+    shape = [sizes[n] if isinstance(n, str) else n for n in spec.shape]
+    return torch.zeros(shape, dtype=getattr(torch, spec.dtype))
+
+
+def _arguments(by_name: dict[str, Any], manifest: Manifest) -> tuple[Any, ...]:
+    """Arrange values by input name as the arguments of `SegmentGraph.forward`."""
+    states = [[by_name[s.input] for s in manifest.states if s.layer == n] for n in range(manifest.config.n_layer)]
+    return by_name["input_ids"], by_name["positions"], states, by_name.get("targets")
+
+
+def _name_dims(traced: ir.Model, inputs: list[TensorSpec], outputs: list[TensorSpec]) -> None:
+    """Give the symbolic dimensions their names in the contract; the tracer calls them s0, s70, ..."""
+    names: dict[str, str] = {}
+    for value, spec in zip(traced.graph.inputs, inputs, strict=True):
+        for found, expected in zip(value.shape or (), spec.shape, strict=True):
+            if isinstance(expected, str) and not isinstance(found, int):
+                names.setdefault(str(found), expected)
+    for value in (*traced.graph.inputs, *traced.graph.outputs):
+        shape = value.shape or ir.Shape([])
+        value.shape = ir.Shape([n if isinstance(n, int) else names.get(str(n), str(n)) for n in shape])
+
+
+def _check_interface(
+    traced: ir.Model, graph: GraphSpec, inputs: list[TensorSpec], outputs: list[TensorSpec]
+) -> None:
+    """The traced names, types and shapes are those of the contract; symbolic dimensions stayed symbolic."""
+    for kind, values, specs in (("input", traced.graph.inputs, inputs), ("output", traced.graph.outputs, outputs)):
+        for value, spec in zip(values, specs, strict=True):
+            shape = tuple(n if isinstance(n, int) else str(n) for n in value.shape or ())
+            dtype = value.dtype.numpy().name if value.dtype else None
+            if (value.name, dtype, shape) != (spec.name, spec.dtype, spec.shape):
+                raise ExportError(
+                    f"{graph.file}: {kind} {value.name} was traced as {dtype} {list(shape)}, "
+                    f"expected {spec.name} {spec.dtype} {list(spec.shape)}"
+                )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the tracer's notes about unrelated packages away from the user."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _write_initial(model: TransformerXL, manifest: Manifest, path: Path) -> None:
+    """The rows that a zero memory gives: zeros in `hidden`, keys and values of a zero row in `kv`."""
+    from safetensors.numpy import save_file
+
+    zero = torch.zeros(1, 1, manifest.config.d_model)
+    rows = {}
+    for n, layer in enumerate(model.layers):
+        specs = [s for s in manifest.states if s.layer == n]
+        for spec, row in zip(specs, PROJECTIONS[manifest.layout](layer.attention, zero), strict=False):
+            rows[spec.input] = np.ascontiguousarray(row[0].numpy())
+    save_file(rows, path)
+
+
+def _write_manifest(manifest: Manifest, checkpoint: Checkpoint, work: Path, out: Path) -> None:
+    names = [WEIGHTS, INITIAL, *(g.file for g in manifest.graphs)]
+    packages = ("torch", "onnx", "onnxscript", "txl-export")
+    full = dataclasses.replace(
+        manifest,
+        files={name: file_entry(work / name) for name in names},
+        judge=_judge(checkpoint, out),
+        versions={p: _version(p) for p in packages},
+    )
+    write_json(work / MANIFEST, full.to_dict())
+
+
+def _judge(checkpoint: Checkpoint, out: Path) -> dict[str, Any]:
+    """Where the checkpoint is, relative to the bundle, so that both can move together."""
+    if checkpoint.path is None:
+        return {}
+    path = checkpoint.path.resolve()
+    return {
+        "path": os.path.relpath(path, out.resolve()),
+        "origin": checkpoint.origin,
+        "overrides": dict(checkpoint.overrides),
+        "sha256": weights_hash(path),
+    }
+
+
+def weights_hash(path: Path) -> str:
+    """SHA-256 of a checkpoint: of the file, or of the largest file of a folder, where the weights are."""
+    return sha256(path if path.is_file() else max((p for p in path.iterdir() if p.is_file()), key=lambda p: p.stat().st_size))
+
+
+def _version(package: str) -> str:
+    from txl_export._version import __version__
+
+    return __version__ if package == "txl-export" else version(package)
+

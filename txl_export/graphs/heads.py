@@ -1,0 +1,96 @@
+"""Heads: what a graph returns of the input of the softmax layer.
+
+A head's name may end in "@last": then it answers for the last position only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from txl_export.reference.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+
+
+class Head(nn.Module):
+    """Softmax layer of the reference, asked in one of the ways of `HEADS`."""
+
+    def __init__(self, name: str, softmax: AdaptiveSoftmax, embedding: AdaptiveEmbedding, top_k: int) -> None:
+        """Take the reference's layers; `name` is a key of HEADS, with or without "@last"."""
+        super().__init__()
+        kind, _, where = name.partition("@")
+        self.compute, self.last_only = HEADS[kind], where == "last"
+        self.softmax, self.embedding, self.top_k = softmax, embedding, top_k
+
+    def forward(self, h: Tensor, targets: Tensor | None) -> list[Tensor]:
+        """[B, L, d_model] -> the head's outputs, [B, L or 1, ...] each."""
+        return self.compute(self, h[:, -1:] if self.last_only else h, targets)
+
+    def logits(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of all tokens and the log of their normaliser: [B, L, V] and [B, L, 1].
+
+        Without cutoffs the plain logits. With cutoffs a tail's entries are its cluster's logit plus the
+        log-probabilities within the cluster, so that the softmax over all V gives the model's probabilities.
+        """
+        first, tails = self._clusters(h)
+        columns = self.softmax.config.cluster_ends[1]
+        parts = [first[..., :columns], *(cluster + within.log_softmax(-1) for cluster, within in tails)]
+        scores = torch.cat(parts, dim=-1) if tails else first
+        return scores, first.logsumexp(-1, keepdim=True)
+
+    def _clusters(self, h: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """Logits of the first cluster, and per tail its logit there [B, L, 1] and its own logits."""
+        first = self.softmax.cluster_logits(0, h, self.embedding)
+        tails = []
+        for tail in range(self.softmax.config.n_tails):
+            column = self.softmax.tail_column(tail)
+            within = self.softmax.cluster_logits(tail + 1, h, self.embedding)
+            tails.append((first[..., column : column + 1], within))
+        return first, tails
+
+    def target(self, h: Tensor, targets: Tensor) -> Tensor:
+        """Log-probabilities of the targets: [B, L, d_model], int64 [B, L] -> [B, L]; no [B, L, V] is formed."""
+        first, tails = self._clusters(h)
+        ends = self.softmax.config.cluster_ends
+        targets = targets[..., None]
+        score = first.gather(-1, targets.clamp(max=ends[1] - 1))
+        for i, (cluster, within) in enumerate(tails):
+            start, end = ends[i + 1 : i + 3]
+            mine = within.gather(-1, (targets - start).clamp(0, end - start - 1))
+            score = torch.where(targets >= start, cluster + mine - within.logsumexp(-1, keepdim=True), score)
+        return (score - first.logsumexp(-1, keepdim=True))[..., 0]
+
+
+def _log_probs(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
+    scores, normaliser = head.logits(h)
+    return [scores - normaliser]
+
+
+def _logits(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
+    return [head.logits(h)[0]]
+
+
+def _target(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
+    assert targets is not None
+    return [head.target(h, targets)]
+
+
+def _top_k(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
+    scores, normaliser = head.logits(h)
+    values, ids = scores.topk(head.top_k, dim=-1)
+    return [values - normaliser, ids]
+
+
+def _features(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
+    return [h * 1.0]  # a value of its own: an output must not be another output's tensor
+
+
+# One line per head, in the words of `txl_export.heads`.
+HEADS: dict[str, Callable[[Head, Tensor, Tensor | None], list[Tensor]]] = {
+    "log_probs": _log_probs,
+    "logits": _logits,
+    "target": _target,
+    "top_k": _top_k,
+    "features": _features,
+}

@@ -1,0 +1,114 @@
+"""Engines: a model loaded on a backend, from which sessions are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from txl_export.backends import BACKENDS, Backend, LoadedModel, backend
+from txl_export.backends.base import ModelInfo
+from txl_export.bundle import MANIFEST, Bundle
+from txl_export.checkpoints import Checkpoint, load_checkpoint
+from txl_export.errors import InputError
+from txl_export.runtime import snapshot
+from txl_export.runtime.scoring import token_log_probs
+from txl_export.runtime.session import Session
+
+
+class Engine:
+    """A loaded model; sessions made from it share its weights."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        """Wrap a model that a backend has loaded; use `Engine.load`."""
+        self._model = model
+
+    @classmethod
+    def load(
+        cls,
+        source: str | Path | Bundle | Checkpoint,
+        backend: str | None = None,
+        mem_len: int | None = None,
+        segment_len: int | None = None,
+        threads: int | None = None,
+    ) -> Engine:
+        """Load a bundle or a checkpoint.
+
+        Args:
+            source: a bundle (folder or opened), or a checkpoint (path or loaded).
+            backend: "onnxruntime" for bundles, "eager" for checkpoints; None for the fastest that runs
+                the source.
+            mem_len: memory length M in tokens; a bundle's is fixed.
+            segment_len: tokens after which feeds are cut by default; None for the bundle's.
+            threads: CPU threads; None for all cores.
+
+        Raises:
+            BundleError, CheckpointError: the source is not what it should be.
+            InputError: an unknown backend, or one that does not run such a source.
+            EnvironmentMismatch: the backend's package is missing.
+        """
+        if threads is not None and threads < 1:
+            raise InputError(f"threads is {threads}, expected 1 or more")
+        opened = _open(source)
+        return cls(_backend_for(opened, backend).load(opened, mem_len, segment_len, threads))
+
+    @property
+    def info(self) -> ModelInfo:
+        """Architecture, layout, lengths and heads of the model."""
+        return self._model.info
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend."""
+        return self._model.name
+
+    @property
+    def model(self) -> LoadedModel:
+        """The backend's own object."""
+        return self._model
+
+    def warm_up(self) -> None:
+        """Load every graph now instead of at its first use."""
+        self._model.warm_up()
+
+    def session(self, batch_size: int = 1) -> Session:
+        """Start `batch_size` streams with a memory of their own; raises InputError."""
+        return Session(self._model, batch_size)
+
+    def restore(self, path: str | Path) -> Session:
+        """A session that `Session.save` wrote.
+
+        Raises:
+            InputError: the file is damaged, or another model, layout or M saved it.
+        """
+        batch_size, state = snapshot.load(Path(path), self.info)
+        session = self.session(batch_size)
+        snapshot.check_state(Path(path), state, session._streams.state())
+        session._load(state)
+        return session
+
+    def score(
+        self, ids: Sequence[int] | np.ndarray, segment_len: int | None = None, progress: Callable[[int], None] | None = None
+    ) -> float:
+        """Mean nats per token of one long stream; the first token is given, not predicted.
+
+        Args:
+            ids: tokens, two or more.
+            segment_len: tokens per segment; None for the engine's default.
+            progress: called with the number of tokens done after each segment.
+        """
+        return -float(np.mean(token_log_probs(self.session(1), ids, segment_len, progress), dtype=np.float64))
+
+
+def _open(source: str | Path | Bundle | Checkpoint) -> Bundle | Checkpoint:
+    if isinstance(source, Bundle | Checkpoint):
+        return source
+    is_bundle = (Path(source) / MANIFEST).is_file()
+    return Bundle.open(source) if is_bundle else load_checkpoint(source)
+
+
+def _backend_for(source: Bundle | Checkpoint, name: str | None) -> Backend:
+    if name is not None:
+        return backend(name)
+    return next(module for module in map(backend, BACKENDS) if module.accepts(source))

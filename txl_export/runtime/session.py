@@ -1,0 +1,281 @@
+"""Sessions: B streams, their memory, and the loop that feeds it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from txl_export.backends.base import Arrays, LoadedModel, Streams
+from txl_export.errors import InputError
+from txl_export.heads import HeadSpec
+from txl_export.runtime import sampling, snapshot
+from txl_export.runtime.planning import cut, plan_segment
+
+
+class TopK(NamedTuple):
+    """What head `top_k` gives: the k most probable tokens of each position, best first."""
+
+    log_probs: np.ndarray  # float32 [B, n, k]
+    ids: np.ndarray  # int64 [B, n, k]
+
+
+class Session:
+    """The memory of B streams on an engine; made by `Engine.session`.
+
+    One thread at a time. A `feed` that fails leaves memory and positions as they were.
+    """
+
+    def __init__(self, model: LoadedModel, batch_size: int) -> None:
+        """Start `batch_size` streams; raises InputError for a number that the model does not take."""
+        self._model, self.info = model, model.info
+        if not _is_int(batch_size) or not 1 <= batch_size <= self.info.max_batch:
+            raise InputError(f"batch_size is {batch_size!r}, expected 1 to {self.info.max_batch} streams")
+        self.batch_size = int(batch_size)
+        self._streams: Streams = model.streams(self.batch_size)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Tokens that each stream has consumed, int64 [B]."""
+        return self._streams.positions - self.info.start
+
+    def feed(
+        self,
+        ids: np.ndarray | Sequence[Sequence[int]],
+        segment_len: int | None = None,
+        head: str | None = None,
+        targets: np.ndarray | Sequence[Sequence[int]] | None = None,
+        out: np.ndarray | None = None,
+    ) -> np.ndarray | TopK:
+        """Run tokens and remember them.
+
+        Each feed starts a new segment and is cut every `segment_len` tokens; without `same_length` the
+        cut is part of what the model computes.
+
+        Args:
+            ids: tokens, integers [B, n], n >= 1.
+            segment_len: tokens per segment; None for the engine's default.
+            head: what to return; None for the engine's first head.
+            targets: the tokens to give log-probabilities of, integers [B, n] ([B, 1] for "target@last");
+                for head `target` only.
+            out: an array to write the answer into instead of a new one, of the answer's shape and dtype.
+
+        Returns:
+            The head's answer for every position, [B, n, ...], or for the last, [B, 1, ...]: an array,
+            or `TopK`. It belongs to the caller.
+
+        Raises:
+            InputError: wrong shape, dtype, token, head or length; the memory is untouched.
+        """
+        spec = self._head(head)
+        tokens = self._tokens(ids, "ids")
+        n = tokens.shape[1]
+        wanted = self._targets(targets, spec, n)
+        limit = self.info.segment_len if segment_len is None else segment_len
+        if not _is_int(limit) or limit < 1:
+            raise InputError(f"segment_len is {limit!r}, expected 1 or more tokens")
+        free = self.info.config.same_length
+        calls = [c for s in cut(n, limit) for c in plan_segment(s, self.info.segments, free)]
+        answers = self._answers(spec, n, out)
+        self._run(tokens, wanted, calls, spec, answers)
+        return TopK(*answers) if len(answers) > 1 else answers[0]
+
+    def _run(
+        self, tokens: np.ndarray, targets: np.ndarray | None, calls: list[int], spec: HeadSpec, answers: list[np.ndarray]
+    ) -> None:
+        """Run the calls of one feed; all of them count, or none."""
+        self._streams.begin()
+        start = 0
+        try:
+            for length in calls:
+                span = slice(start, start + length)
+                rows = slice(0, 1) if spec.last_only else span
+                parts = [a[:, rows] for a in answers]
+                # A graph writes whole blocks: a slice of several streams goes through one of its own.
+                blocks = [p if p.flags.c_contiguous else np.empty_like(p, order="C") for p in parts]
+                asked = None if targets is None else np.ascontiguousarray(targets[:, rows])
+                self._streams.call(np.ascontiguousarray(tokens[:, span]), spec.name, asked, blocks)
+                for part, block in zip(parts, blocks, strict=True):
+                    if part is not block:
+                        part[...] = block
+                start += length
+        except BaseException:
+            self._streams.rollback()
+            raise
+        self._streams.commit()
+
+    def _head(self, name: str | None) -> HeadSpec:
+        if name is not None and name not in self.info.heads:
+            raise InputError(f"head {name!r} is not in this bundle, which has {', '.join(self.info.heads)}: export with --head {name}")
+        return self.info.head(name or self.info.heads[0])
+
+    def _tokens(self, ids: object, what: str) -> np.ndarray:
+        """Check tokens and make them int64 [B, n]."""
+        array = np.asarray(ids)
+        if array.dtype.kind not in "iu":
+            raise InputError(f"{what} have dtype {array.dtype}, expected integers")
+        if array.ndim != 2 or array.shape[0] != self.batch_size or not array.size:
+            raise InputError(f"{what} have shape {list(array.shape)}, expected [{self.batch_size}, n] with n of 1 or more")
+        low, high, size = array.min(), array.max(), self.info.config.vocab_size
+        if low < 0 or high >= size:
+            raise InputError(f"{what} hold {low if low < 0 else high}, expected tokens from 0 to {size - 1}")
+        return array.astype(np.int64, copy=False)
+
+    def _targets(self, targets: object, spec: HeadSpec, n: int) -> np.ndarray | None:
+        if not spec.takes_targets:
+            if targets is not None:
+                raise InputError(f"targets were given, but head {spec.name!r} takes none: use head='target'")
+            return None
+        if targets is None:
+            raise InputError(f"head {spec.name!r} needs targets: give the tokens whose log-probabilities are asked for")
+        array = self._tokens(targets, "targets")
+        columns = 1 if spec.last_only else n
+        if array.shape[1] != columns:
+            raise InputError(f"targets have shape {list(array.shape)}, expected {[self.batch_size, columns]}")
+        return array
+
+    def _answers(self, spec: HeadSpec, n: int, out: np.ndarray | None) -> list[np.ndarray]:
+        shapes = [(self.batch_size, 1 if spec.last_only else n, *o.tail) for o in spec.outputs]
+        if out is None:
+            return [np.empty(shape, o.dtype) for shape, o in zip(shapes, spec.outputs, strict=True)]
+        if len(shapes) > 1:
+            raise InputError(f"out cannot be given for head {spec.name!r}, which returns {len(shapes)} arrays")
+        if not isinstance(out, np.ndarray) or out.shape != shapes[0] or out.dtype != spec.outputs[0].dtype:
+            found = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
+            raise InputError(f"out is {found}, expected {spec.outputs[0].dtype} {list(shapes[0])}")
+        return [out]
+
+    def reset(self, streams: Iterable[int] | None = None) -> None:
+        """Put streams back to their start; the others stay as they are, bit for bit.
+
+        Args:
+            streams: their numbers; None for all.
+
+        Raises:
+            InputError: a number outside 0 to B - 1.
+        """
+        self._streams.reset(self._numbers(range(self.batch_size) if streams is None else streams))
+
+    def _numbers(self, streams: Iterable[int]) -> np.ndarray:
+        numbers = list(streams)
+        for s in numbers:
+            if not _is_int(s) or not 0 <= s < self.batch_size:
+                raise InputError(f"stream {s!r} does not exist: this session has streams 0 to {self.batch_size - 1}")
+        return np.array(sorted({int(s) for s in numbers}), dtype=np.int64)
+
+    def rewind(self, n: int) -> None:
+        """Take back the last n tokens; no layout of this version keeps the rows that this needs.
+
+        Raises:
+            InputError: always; `fork` before what may have to be taken back.
+        """
+        raise InputError(
+            f"layout {self.info.layout!r} cannot rewind {n} tokens, it drops old rows at every call: fork() before them instead"
+        )
+
+    def fork(self) -> Session:
+        """A new session with the same memory and positions; the two go on independently."""
+        other = Session(self._model, self.batch_size)
+        other._streams.load_state(self._streams.state())
+        return other
+
+    def reorder(self, streams: Sequence[int]) -> None:
+        """Let stream i go on from where stream `streams[i]` is, as beam search needs; raises InputError.
+
+        Args:
+            streams: B numbers, repeats allowed.
+        """
+        self._numbers(streams)
+        if len(streams) != self.batch_size:
+            raise InputError(f"reorder got {len(streams)} streams, expected {self.batch_size}, one for each")
+        index = np.array(streams, dtype=np.int64)
+        self._streams.load_state({name: a[index] for name, a in self._streams.state().items()})
+
+    def memory(self, stream: int) -> list[np.ndarray]:
+        """Hidden states that a stream remembers: per layer [filled, d_model], oldest first; copies.
+
+        Raises:
+            InputError: for a layout that keeps something else; see `memory_tensors`.
+        """
+        if self.info.layout != "hidden":
+            raise InputError(f"layout {self.info.layout!r} keeps no hidden states: use memory_tensors(stream)")
+        return [layer["mem"] for layer in self.memory_tensors(stream)] if self.info.mem_len else []
+
+    def memory_tensors(self, stream: int) -> list[Arrays]:
+        """Rows that count for a stream, whatever the layout: per layer by kind, oldest first; copies."""
+        self._numbers([stream])
+        return self._streams.memory(int(stream))
+
+    def save(self, path: str | Path) -> None:
+        """Write memory and positions to a file that `Engine.restore` takes back; atomic."""
+        snapshot.save(Path(path), self.info, self.batch_size, self._streams.state())
+
+    def _load(self, state: Mapping[str, np.ndarray]) -> None:
+        self._streams.load_state(state)
+
+    def generate(
+        self,
+        prompt: Sequence[int] | np.ndarray,
+        max_new_tokens: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: Iterable[int | Sequence[int]] = (),
+    ) -> Iterator[int]:
+        """Continue a prompt, one token at a time.
+
+        The memory afterwards holds the prompt and every token that was yielded, also when the caller stops
+        early, so that a further call can go on.
+
+        Args:
+            prompt: tokens, one or more.
+            max_new_tokens: tokens to yield at most.
+            temperature: divides the log-probabilities; 0 takes the most probable token.
+            top_k: sample among the k most probable tokens.
+            top_p: sample among the fewest tokens that hold this probability.
+            seed: of the random numbers; the same seed gives the same tokens.
+            stop: tokens, or sequences of them, that end the generation; yielded as the last.
+
+        Yields:
+            Token ids.
+
+        Raises:
+            InputError: a session of several streams, or numbers out of range.
+        """
+        if self.batch_size != 1:
+            raise InputError(f"generate continues one stream, this session has {self.batch_size}: use a session of batch_size 1")
+        sampler = sampling.Sampler(temperature, top_k, top_p, seed)
+        stops = sampling.stop_sequences(stop)
+        head = self._generation_head()
+        return self._generate(np.atleast_2d(np.asarray(prompt)), max_new_tokens, sampler, stops, head)
+
+    def _generate(
+        self, prompt: np.ndarray, count: int, sampler: sampling.Sampler, stops: list[tuple[int, ...]], head: str
+    ) -> Iterator[int]:
+        answer = self.feed(prompt, head=head)
+        longest = max(map(len, stops), default=0)
+        recent: tuple[int, ...] = ()
+        for _ in range(count):
+            token = sampler(answer)
+            recent = (*recent, token)[-longest:] if longest else ()
+            try:
+                yield token
+            finally:
+                answer = self.feed([[token]], head=head)
+            if any(recent[-len(s) :] == s for s in stops):
+                return
+
+    def _generation_head(self) -> str:
+        for head in ("log_probs@last", "logits@last", "top_k@last", "log_probs", "logits", "top_k"):
+            if head in self.info.heads:
+                return head
+        raise InputError(
+            f"generation needs a head that names tokens, this bundle has {', '.join(self.info.heads)}: export with --head log_probs@last"
+        )
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,0 +1,72 @@
+"""Saved sessions: one safetensors file with the memory, the positions and what they belong to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from txl_export.backends.base import Arrays, ModelInfo
+from txl_export.errors import InputError
+from txl_export.files import write_atomic
+
+FORMAT = "txl-export-session"
+SCHEMA = 1
+
+
+def save(path: Path, info: ModelInfo, batch_size: int, state: Arrays) -> None:
+    """Write a session's state, replacing the file in one step."""
+    from safetensors.numpy import save as to_bytes
+
+    write_atomic(path, to_bytes(state, {"session": json.dumps(_identity(info, batch_size))}))
+
+
+def _identity(info: ModelInfo, batch_size: int) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "layout": info.layout,
+        "mem_len": info.mem_len,
+        "model": info.identity,
+        "batch_size": batch_size,
+    }
+
+
+def load(path: Path, info: ModelInfo) -> tuple[int, Arrays]:
+    """Read a session that this model saved.
+
+    Returns:
+        batch size and state.
+
+    Raises:
+        InputError: not a saved session, damaged, or of another model, layout or M.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as f:
+            saved = json.loads((f.metadata() or {}).get("session", "{}"))
+            state = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 - no __iter__
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except (SafetensorError, OSError, ValueError) as e:
+        raise InputError(f"{path} is not a saved session ({str(e).splitlines()[0]})") from None
+    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+        raise InputError(f"{path} is not a saved session: save one with session.save(path)")
+    for key, ours in _identity(info, saved.get("batch_size", 0)).items():
+        if saved.get(key) != ours:
+            raise InputError(f"{path} was saved with {key} {saved.get(key)!r}, this engine has {ours!r}: load the engine that saved it")
+    return int(saved["batch_size"]), state
+
+
+def check_state(path: Path, state: Arrays, like: Arrays) -> None:
+    """The state has the tensors, shapes and dtypes of `like`, but for rows of a memory that is still growing."""
+    for name, array in like.items():
+        found = state.get(name)
+        fits = found is not None and found.dtype == array.dtype and found.ndim == array.ndim
+        if not fits or found.shape[0] != array.shape[0] or found.shape[2:] != array.shape[2:]:
+            raise InputError(f"{path} is damaged: {name} does not fit this engine")
+        if array.dtype.kind == "f" and not np.isfinite(found).all():
+            raise InputError(f"{path} is damaged: {name} holds NaN or Inf")
