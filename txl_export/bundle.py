@@ -173,7 +173,9 @@ class Manifest:
             )
         try:
             manifest = cls._parse(value)
-            if manifest.to_dict() != value:  # names, shapes and pairs are derived: a manifest that disagrees was edited
+            if (
+                manifest.to_dict() != value
+            ):  # names, shapes and pairs are derived: a manifest that disagrees was edited
                 raise BundleError(f"{source} contradicts itself: it was edited; export again")
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise BundleError(f"{source} is damaged ({type(e).__name__}: {e}): export again") from None
@@ -183,7 +185,9 @@ class Manifest:
 
     @classmethod
     def _parse(cls, value: dict[str, Any]) -> Manifest:
-        graphs = tuple(GraphSpec(g["file"], SegmentRange.parse(g["segment"]), g["head"]) for g in value["graphs"])
+        graphs = tuple(
+            GraphSpec(g["file"], SegmentRange.parse(g["segment"]), g["head"]) for g in value["graphs"]
+        )
         if not graphs:
             raise ValueError("it has no graphs")
         return cls(
@@ -231,7 +235,9 @@ class Bundle:
             raise BundleError(f"{file} is missing: export again")
         if file.stat().st_size != expected["bytes"]:
             found = file.stat().st_size
-            raise BundleError(f"{file} has {found} bytes, the manifest says {expected['bytes']}: truncated or edited; export again")
+            raise BundleError(
+                f"{file} has {found} bytes, the manifest says {expected['bytes']}: truncated or edited; export again"
+            )
         if check_hash and sha256(file) != expected["sha256"]:
             raise BundleError(f"{file} is not the file that was exported (its SHA-256 differs): export again")
 
@@ -249,7 +255,9 @@ class Bundle:
             raise BundleError(str(e)) from None
         for spec in self.manifest.states:
             if spec.input not in rows or rows[spec.input].shape != spec.row_shape:
-                raise BundleError(f"{self.path / INITIAL} has no row of shape {list(spec.row_shape)} for {spec.input}: export again")
+                raise BundleError(
+                    f"{self.path / INITIAL} has no row of shape {list(spec.row_shape)} for {spec.input}: export again"
+                )
         return rows
 
     @property

@@ -75,19 +75,51 @@ class ModelConfig:
 
     def _check(self) -> None:
         for name in ("vocab_size", "n_layer", "n_head", "d_model", "d_head", "d_inner", "d_embed", "div_val"):
-            _require(_is_int(getattr(self, name)) and getattr(self, name) >= 1, name, getattr(self, name), "a positive integer")
+            _require(
+                _is_int(getattr(self, name)) and getattr(self, name) >= 1,
+                name,
+                getattr(self, name),
+                "a positive integer",
+            )
         _require(self.d_model % 2 == 0, "d_model", self.d_model, "an even number (half sines, half cosines)")
         ends = (0, *self.cutoffs, self.vocab_size)
         rising = all(a < b for a, b in zip(ends, ends[1:], strict=False))
-        _require(rising, "cutoffs", list(self.cutoffs), f"rising numbers between 0 and vocab_size = {self.vocab_size}")
+        _require(
+            rising,
+            "cutoffs",
+            list(self.cutoffs),
+            f"rising numbers between 0 and vocab_size = {self.vocab_size}",
+        )
         n_clusters = len(self.cutoffs) + 1
         smallest = self.d_embed // self.div_val ** len(self.cutoffs)
-        _require(smallest >= 1, "div_val", self.div_val, f"small enough to leave the last of {n_clusters} clusters a width")
-        _require(len(self.tie_projs) == n_clusters, "tie_projs", list(self.tie_projs), f"{n_clusters} entries, one per cluster")
-        _require(_is_int(self.mem_len) and self.mem_len >= 0, "mem_len", self.mem_len, "an integer of 0 or more")
+        _require(
+            smallest >= 1,
+            "div_val",
+            self.div_val,
+            f"small enough to leave the last of {n_clusters} clusters a width",
+        )
+        _require(
+            len(self.tie_projs) == n_clusters,
+            "tie_projs",
+            list(self.tie_projs),
+            f"{n_clusters} entries, one per cluster",
+        )
+        _require(
+            _is_int(self.mem_len) and self.mem_len >= 0, "mem_len", self.mem_len, "an integer of 0 or more"
+        )
         _require(_is_int(self.clamp_len), "clamp_len", self.clamp_len, "an integer (-1 for none)")
-        _require(0 <= self.dropout < 1 and 0 <= self.dropatt < 1, "dropout", (self.dropout, self.dropatt), "in [0, 1)")
-        _require(self.attn_type == 0, "attn_type", self.attn_type, "0, the paper's attention: 1 to 3 are not supported")
+        _require(
+            0 <= self.dropout < 1 and 0 <= self.dropatt < 1,
+            "dropout",
+            (self.dropout, self.dropatt),
+            "in [0, 1)",
+        )
+        _require(
+            self.attn_type == 0,
+            "attn_type",
+            self.attn_type,
+            "0, the paper's attention: 1 to 3 are not supported",
+        )
 
     @property
     def cluster_ends(self) -> tuple[int, ...]:
@@ -139,11 +171,23 @@ class Dialect:
 
     def __post_init__(self) -> None:
         """Check every field; raises ConfigError."""
-        _require(self.initial_memory in INITIAL_MEMORIES, "initial_memory", self.initial_memory, " or ".join(INITIAL_MEMORIES))
+        _require(
+            self.initial_memory in INITIAL_MEMORIES,
+            "initial_memory",
+            self.initial_memory,
+            " or ".join(INITIAL_MEMORIES),
+        )
         _require(self.window_extra in (0, 1), "window_extra", self.window_extra, "0 or 1")
-        _require(self.cluster_order in CLUSTER_ORDERS, "cluster_order", self.cluster_order, " or ".join(CLUSTER_ORDERS))
+        _require(
+            self.cluster_order in CLUSTER_ORDERS,
+            "cluster_order",
+            self.cluster_order,
+            " or ".join(CLUSTER_ORDERS),
+        )
         eps = self.layer_norm_eps
-        _require(isinstance(eps, int | float) and 0 < eps < 1, "layer_norm_eps", eps, "a number between 0 and 1")
+        _require(
+            isinstance(eps, int | float) and 0 < eps < 1, "layer_norm_eps", eps, "a number between 0 and 1"
+        )
 
     def cluster_row(self, tail: int, n_tails: int) -> int:
         """Row of the cluster weights that gives the probability of tail cluster `tail` (0-based)."""
@@ -159,7 +203,9 @@ class Dialect:
             return None
         window = mem_len + self.window_extra
         if window < 1:
-            raise ConfigError("same_length with mem_len 0 leaves a query no key to see: give a mem_len of 1 or more")
+            raise ConfigError(
+                "same_length with mem_len 0 leaves a query no key to see: give a mem_len of 1 or more"
+            )
         return window
 
     def to_dict(self) -> dict[str, Any]:

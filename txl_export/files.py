@@ -19,7 +19,11 @@ from txl_export.errors import EnvironmentMismatch, TxlError
 def sha256(path: Path) -> str:
     """Hex SHA-256 of a file, read in blocks."""
     with path.open("rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha256_blocks(f)
+        return (
+            hashlib.file_digest(f, "sha256").hexdigest()
+            if hasattr(hashlib, "file_digest")
+            else _sha256_blocks(f)
+        )
 
 
 def _sha256_blocks(f: Any) -> str:
@@ -47,7 +51,10 @@ def write_json(path: Path, value: Any) -> None:
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that readers see the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with disk_errors(path), tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as f:
+    with (
+        disk_errors(path),
+        tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as f,
+    ):
         try:
             f.write(data)
             f.flush()
@@ -66,9 +73,13 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as e:
         if e.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise EnvironmentMismatch(f"no space left on the disk of {path}: free some, nothing was written") from e
+            raise EnvironmentMismatch(
+                f"no space left on the disk of {path}: free some, nothing was written"
+            ) from e
         if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise EnvironmentMismatch(f"{path} cannot be written ({e.strerror}): choose another folder") from e
+            raise EnvironmentMismatch(
+                f"{path} cannot be written ({e.strerror}): choose another folder"
+            ) from e
         raise
 
 

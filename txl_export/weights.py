@@ -83,15 +83,21 @@ def check_weights(config: ModelConfig, weights: Weights, source: str) -> None:
     missing = [n for n in expected if n not in weights]
     extra = [n for n in weights if n not in expected]
     if missing:
-        raise CheckpointError(f"{source} lacks {_listed(missing)}: the file is incomplete or its config names another model")
+        raise CheckpointError(
+            f"{source} lacks {_listed(missing)}: the file is incomplete or its config names another model"
+        )
     if extra:
         raise CheckpointError(f"{source} has unexpected {_listed(extra)}: its config names another model")
     for name, shape in expected.items():
         found = weights[name]
         if tuple(found.shape) != shape:
-            raise CheckpointError(f"{source}: {name} is {list(found.shape)}, expected {list(shape)} from the config")
+            raise CheckpointError(
+                f"{source}: {name} is {list(found.shape)}, expected {list(shape)} from the config"
+            )
         if not np.isfinite(found).all():
-            raise CheckpointError(f"{source}: {name} holds NaN or Inf: the training run diverged or the file is damaged")
+            raise CheckpointError(
+                f"{source}: {name} holds NaN or Inf: the training run diverged or the file is damaged"
+            )
 
 
 def _listed(names: list[str], limit: int = 4) -> str:

@@ -27,7 +27,11 @@ class Backend(Protocol):
         ...
 
     def load(
-        self, source: Any, mem_len: int | None = None, segment_len: int | None = None, threads: int | None = None
+        self,
+        source: Any,
+        mem_len: int | None = None,
+        segment_len: int | None = None,
+        threads: int | None = None,
     ) -> LoadedModel:
         """Load it; raises EnvironmentMismatch when this machine lacks what the backend needs."""
         ...
@@ -93,7 +97,9 @@ class Streams(ABC):
     batch_size: int
 
     @abstractmethod
-    def call(self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]) -> None:
+    def call(
+        self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]
+    ) -> None:
         """Run one call and advance all streams.
 
         Args:

@@ -50,7 +50,9 @@ class EagerModel(LoadedModel):
 
     name = "eager"
 
-    def __init__(self, checkpoint: Checkpoint, mem_len: int | None, segment_len: int, top_k: int = TOP_K) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, mem_len: int | None, segment_len: int, top_k: int = TOP_K
+    ) -> None:
         """Make the model of a checkpoint; M and the cut may differ from what it stores."""
         config = checkpoint.config
         M = config.mem_len if mem_len is None else mem_len
@@ -103,7 +105,9 @@ class EagerStreams(Streams):
         self._consumed = np.zeros(batch_size, np.int64)
         self._kept: tuple[Memory, np.ndarray] | None = None
 
-    def call(self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]) -> None:
+    def call(
+        self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]
+    ) -> None:
         """Run one segment; new memory replaces the old, which stays as it was for `rollback`."""
         kind, _, last = head.partition("@")
         with torch.inference_mode():

@@ -71,7 +71,12 @@ def parse_config(value: dict[str, Any]) -> tuple[ModelConfig, Dialect]:
         **{k: v[k] for k in ("pre_lnorm", "untie_r", "mem_len", "clamp_len", "same_length")},
         **{k: v[k] for k in ("dropout", "dropatt", "attn_type")},
     )
-    dialect = Dialect(initial_memory="zeros", window_extra=0, cluster_order="forward", layer_norm_eps=v["layer_norm_epsilon"])
+    dialect = Dialect(
+        initial_memory="zeros",
+        window_extra=0,
+        cluster_order="forward",
+        layer_norm_eps=v["layer_norm_epsilon"],
+    )
     return config, dialect
 
 
@@ -81,7 +86,9 @@ def _list(value: dict[str, Any], key: str) -> list[Any]:
     return list(value[key])
 
 
-def canonical_weights(config: ModelConfig, tensors: dict[str, np.ndarray], source: Path) -> dict[str, np.ndarray]:
+def canonical_weights(
+    config: ModelConfig, tensors: dict[str, np.ndarray], source: Path
+) -> dict[str, np.ndarray]:
     """Rename a file's tensors to the canonical names; every tensor of the file must be accounted for.
 
     Raises:
@@ -92,7 +99,9 @@ def canonical_weights(config: ModelConfig, tensors: dict[str, np.ndarray], sourc
     for name, aliases in _tensor_names(config):
         found = [(a, rest.pop(a)) for a in aliases if a in rest]
         if not found:
-            raise CheckpointError(f"{source} lacks {aliases[0]}: the file is incomplete or its config names another model")
+            raise CheckpointError(
+                f"{source} lacks {aliases[0]}: the file is incomplete or its config names another model"
+            )
         first, weights[name] = found[0]
         for alias, copy in found[1:]:
             if not np.array_equal(copy, weights[name]):
@@ -100,15 +109,21 @@ def canonical_weights(config: ModelConfig, tensors: dict[str, np.ndarray], sourc
     for n, qkv in _fused_names(config):
         fused = rest.pop(qkv, None)
         if fused is None:
-            raise CheckpointError(f"{source} lacks {qkv}: the file is incomplete or its config names another model")
+            raise CheckpointError(
+                f"{source} lacks {qkv}: the file is incomplete or its config names another model"
+            )
         heads = config.n_head * config.d_head
         if fused.shape != (3 * heads, config.d_model):
-            raise CheckpointError(f"{source}: {qkv} is {list(fused.shape)}, expected {[3 * heads, config.d_model]} from the config")
+            raise CheckpointError(
+                f"{source}: {qkv} is {list(fused.shape)}, expected {[3 * heads, config.d_model]} from the config"
+            )
         for part, letter in enumerate(("W_q", "W_kE", "W_v")):
             weights[f"layers.{n}.attention.{letter}"] = fused[part * heads : (part + 1) * heads]
     _check_frequencies(config, rest.pop(BASE + "pos_emb.inv_freq", None), source)
     if rest:
-        raise CheckpointError(f"{source} has unexpected {', '.join(sorted(rest)[:4])}: its config names another model")
+        raise CheckpointError(
+            f"{source} has unexpected {', '.join(sorted(rest)[:4])}: its config names another model"
+        )
     return weights
 
 
@@ -166,4 +181,6 @@ def _check_frequencies(config: ModelConfig, found: np.ndarray | None, source: Pa
         return
     usual = 1 / 10000 ** (np.arange(0, config.d_model, 2) / config.d_model)
     if found.shape != usual.shape or not np.allclose(found, usual, rtol=1e-4):
-        raise CheckpointError(f"{source}: pos_emb.inv_freq is not the paper's: this positional encoding is not supported")
+        raise CheckpointError(
+            f"{source}: pos_emb.inv_freq is not the paper's: this positional encoding is not supported"
+        )

@@ -25,7 +25,11 @@ def detect(path: Path) -> str | None:
     if not config.is_file():
         return None
     value = read_json(config, CheckpointError)
-    return f'{CONFIG_FILE} says format "{FORMAT}"' if isinstance(value, dict) and value.get("format") == FORMAT else None
+    return (
+        f'{CONFIG_FILE} says format "{FORMAT}"'
+        if isinstance(value, dict) and value.get("format") == FORMAT
+        else None
+    )
 
 
 def load(path: Path) -> Checkpoint:

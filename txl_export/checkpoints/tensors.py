@@ -18,7 +18,9 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         with safe_open(path, framework="numpy") as f:
             return {name: _float32(_get(f, name), name, path) for name in f.keys()}  # noqa: SIM118 - no __iter__
     except (SafetensorError, OSError, ValueError) as e:
-        raise CheckpointError(f"{path} is not a readable safetensors file ({str(e).splitlines()[0]})") from None
+        raise CheckpointError(
+            f"{path} is not a readable safetensors file ({str(e).splitlines()[0]})"
+        ) from None
 
 
 def _get(f: object, name: str) -> np.ndarray:
@@ -40,7 +42,10 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
         raise CheckpointError(f"{path} is not a readable state dict ({str(e).splitlines()[0]})") from None
     if not isinstance(state, dict) or not all(isinstance(t, torch.Tensor) for t in state.values()):
         raise CheckpointError(f"{path} holds {type(state).__name__}, expected a dict of names to tensors")
-    return {str(k): _float32(t.float().numpy() if t.is_floating_point() else t.numpy(), k, path) for k, t in state.items()}
+    return {
+        str(k): _float32(t.float().numpy() if t.is_floating_point() else t.numpy(), k, path)
+        for k, t in state.items()
+    }
 
 
 def _float32(array: np.ndarray, name: str, path: Path) -> np.ndarray:

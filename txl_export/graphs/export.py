@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
-import logging
 import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,14 +13,15 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
-from torch import Tensor
 
-from txl_export.bundle import CHECKPOINT, INITIAL, MANIFEST, WEIGHTS, Bundle, GraphSpec, Manifest, TensorSpec, file_entry
+from txl_export.bundle import CHECKPOINT, INITIAL, MANIFEST, WEIGHTS, Bundle, GraphSpec, Manifest, file_entry
 from txl_export.checkpoints import Checkpoint, native
 from txl_export.errors import ExportError, InputError
 from txl_export.files import replacing_folder, require_space, sha256, write_json
+from txl_export.graphs.assembly import Assembler
 from txl_export.graphs.layouts import PROJECTIONS
 from txl_export.graphs.model import SegmentGraph
+from txl_export.graphs.tracing import MAX_BATCH
 from txl_export.graphs.weight_store import WeightStore
 from txl_export.heads import head_spec
 from txl_export.layouts import state_specs
@@ -31,8 +29,6 @@ from txl_export.reference import TransformerXL
 from txl_export.segments import SegmentRange, covering, parse_segments
 from txl_export.weights import count_parameters
 
-OPSET = 20
-MAX_BATCH = 4096
 PRECISIONS = ("fp32",)
 
 Progress = Callable[[str, int, int], None]
@@ -83,11 +79,12 @@ def export(
     report = progress or (lambda *_: None)
     with replacing_folder(out) as work:
         with WeightStore(work / WEIGHTS) as store:
+            assembler = Assembler(SegmentGraph(model, manifest), manifest)
             for i, graph in enumerate(manifest.graphs):
                 report(f"tracing {graph.head}, segment {graph.segment}", i, len(manifest.graphs))
-                traced = trace(model, manifest, graph)
-                store.move_out(traced)
-                ir.save(traced, work / graph.file)
+                built = assembler.build(graph)
+                store.move_out(built)
+                ir.save(built, work / graph.file)
         report("writing", len(manifest.graphs), len(manifest.graphs))
         _write_initial(model, manifest, work / INITIAL)
         if keep_checkpoint:
@@ -131,7 +128,16 @@ def _plan(
     graphs = [GraphSpec(_file_name(h, s), s, h) for h, s in itertools.product(heads, segments)]
     vocabulary = checkpoint.vocab.to_dict() if checkpoint.vocab else None
     return Manifest(
-        config, checkpoint.dialect, layout, precision, M, cut, top_k, MAX_BATCH, tuple(graphs), vocabulary=vocabulary
+        config,
+        checkpoint.dialect,
+        layout,
+        precision,
+        M,
+        cut,
+        top_k,
+        MAX_BATCH,
+        tuple(graphs),
+        vocabulary=vocabulary,
     )
 
 
@@ -151,89 +157,6 @@ def _bytes_needed(manifest: Manifest, keep_checkpoint: bool) -> int:
     c = manifest.config
     tables = c.n_layer * c.n_head * c.d_head * (manifest.mem_len + manifest.longest)
     return 4 * (count_parameters(c) * (2 + keep_checkpoint) + tables) + 1_000_000 * len(manifest.graphs)
-
-
-def trace(model: TransformerXL, manifest: Manifest, graph: GraphSpec) -> ir.Model:
-    """Trace one graph; its batch (and a range's length) stay symbolic, which is asserted."""
-    module = SegmentGraph(
-        model, manifest.layout, manifest.mem_len, manifest.longest, graph.head, manifest.top_k
-    ).requires_grad_(False)
-    module.eval()
-    inputs, outputs = manifest.inputs(graph), manifest.outputs(graph)
-    length = graph.segment.lo if graph.segment.fixed else max(2, graph.segment.hi - 1)
-    dims = {"batch": torch.export.Dim("batch", min=1, max=manifest.max_batch)}
-    if not graph.segment.fixed:
-        dims["segment"] = torch.export.Dim("segment", min=graph.segment.lo, max=graph.segment.hi)
-    examples = {t.name: _example(t, {"batch": 3, "segment": length}) for t in inputs}
-    shapes = {t.name: {axis: dims[n] for axis, n in enumerate(t.shape) if isinstance(n, str)} for t in inputs}
-    with _quiet(), torch.no_grad():
-        program = torch.onnx.export(
-            module,
-            _arguments(examples, manifest),
-            dynamic_shapes=_arguments(shapes, manifest),
-            input_names=[t.name for t in inputs],
-            output_names=[t.name for t in outputs],
-            dynamo=True,
-            opset_version=OPSET,
-            verbose=False,
-        )
-    assert program is not None
-    traced: ir.Model = program.model  # type: ignore[assignment]
-    _name_dims(traced, inputs, outputs)
-    _check_interface(traced, graph, inputs, outputs)
-    return traced
-
-
-def _example(spec: TensorSpec, sizes: dict[str, int]) -> Tensor:
-    shape = [sizes[n] if isinstance(n, str) else n for n in spec.shape]
-    return torch.zeros(shape, dtype=getattr(torch, spec.dtype))
-
-
-def _arguments(by_name: dict[str, Any], manifest: Manifest) -> tuple[Any, ...]:
-    """Arrange values by input name as the arguments of `SegmentGraph.forward`."""
-    states = [[by_name[s.input] for s in manifest.states if s.layer == n] for n in range(manifest.config.n_layer)]
-    return by_name["input_ids"], by_name["positions"], states, by_name.get("targets")
-
-
-def _name_dims(traced: ir.Model, inputs: list[TensorSpec], outputs: list[TensorSpec]) -> None:
-    """Give the symbolic dimensions their names in the contract; the tracer calls them s0, s70, ..."""
-    names: dict[str, str] = {}
-    for value, spec in zip(traced.graph.inputs, inputs, strict=True):
-        for found, expected in zip(value.shape or (), spec.shape, strict=True):
-            if isinstance(expected, str) and not isinstance(found, int):
-                names.setdefault(str(found), expected)
-    for value in (*traced.graph.inputs, *traced.graph.outputs):
-        shape = value.shape or ir.Shape([])
-        value.shape = ir.Shape([n if isinstance(n, int) else names.get(str(n), str(n)) for n in shape])
-
-
-def _check_interface(
-    traced: ir.Model, graph: GraphSpec, inputs: list[TensorSpec], outputs: list[TensorSpec]
-) -> None:
-    """The traced names, types and shapes are those of the contract; symbolic dimensions stayed symbolic."""
-    for kind, values, specs in (("input", traced.graph.inputs, inputs), ("output", traced.graph.outputs, outputs)):
-        for value, spec in zip(values, specs, strict=True):
-            shape = tuple(n if isinstance(n, int) else str(n) for n in value.shape or ())
-            dtype = value.dtype.numpy().name if value.dtype else None
-            if (value.name, dtype, shape) != (spec.name, spec.dtype, spec.shape):
-                raise ExportError(
-                    f"{graph.file}: {kind} {value.name} was traced as {dtype} {list(shape)}, "
-                    f"expected {spec.name} {spec.dtype} {list(spec.shape)}"
-                )
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the tracer's notes about unrelated packages away from the user."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def _write_initial(model: TransformerXL, manifest: Manifest, path: Path) -> None:
@@ -276,11 +199,14 @@ def _judge(checkpoint: Checkpoint, out: Path) -> dict[str, Any]:
 
 def weights_hash(path: Path) -> str:
     """SHA-256 of a checkpoint: of the file, or of the largest file of a folder, where the weights are."""
-    return sha256(path if path.is_file() else max((p for p in path.iterdir() if p.is_file()), key=lambda p: p.stat().st_size))
+    return sha256(
+        path
+        if path.is_file()
+        else max((p for p in path.iterdir() if p.is_file()), key=lambda p: p.stat().st_size)
+    )
 
 
 def _version(package: str) -> str:
     from txl_export._version import __version__
 
     return __version__ if package == "txl-export" else version(package)
-

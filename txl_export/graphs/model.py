@@ -1,46 +1,86 @@
-"""The module that is traced: one call of the model with its memory as explicit inputs and outputs."""
+"""The three pieces that a graph is traced in: opening, layer and closing (a head).
+
+All layers of a model are one piece of code with different weights, so a layer is traced once per graph and
+set in place for each layer (`assembly`): export time does not grow with depth.
+"""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
+from txl_export.bundle import Manifest
 from txl_export.graphs.heads import Head
 from txl_export.graphs.layouts import LAYERS
 from txl_export.graphs.pieces import Attention, embed, visibility
 from txl_export.reference import TransformerXL
+from txl_export.reference.adaptive import AdaptiveEmbedding
+
+
+class Opening(nn.Module):
+    """Everything before the first layer."""
+
+    def __init__(self, embedding: AdaptiveEmbedding, mem_len: int, window: int | None) -> None:
+        """Take the reference's embedding; `window` is the keys that a query sees, None for all."""
+        super().__init__()
+        self.embedding, self.mem_len, self.window = embedding, mem_len, window
+
+    def forward(self, input_ids: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """int64 [B, L] and [B] -> hidden states [B, L, d_model], `visibility` [B, 1, L, M + L], new positions."""
+        L = input_ids.shape[1]
+        visible = visibility(positions, L, self.mem_len, self.window)
+        return embed(self.embedding, input_ids), visible, positions + L
+
+
+class GraphLayer(nn.Module):
+    """One layer: the layout's attention, then feed-forward."""
+
+    def __init__(self, attention: nn.Module, feed_forward: nn.Module) -> None:
+        """Take a layout's attention and the reference's feed-forward."""
+        super().__init__()
+        self.attention, self.feed_forward = attention, feed_forward
+
+    def forward(self, h: Tensor, visible: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Hidden states [B, L, d_model] and the layer's memory tensors -> the same for what comes next."""
+        h, new_state = self.attention(h, state, visible)
+        return self.feed_forward(h), new_state
 
 
 class SegmentGraph(nn.Module):
-    """One segment in one call, by the graph contract: ids, positions and states in; answer and new states out."""
+    """One call of the model by the graph contract, from a reference model's weights rearranged for a layout."""
 
-    def __init__(self, model: TransformerXL, layout: str, mem_len: int, longest: int, head: str, top_k: int) -> None:
-        """Rearrange a reference model's weights for a layout and head.
+    def __init__(self, model: TransformerXL, manifest: Manifest) -> None:
+        """Rearrange the weights; tensors that need no rearranging stay the reference's.
 
         Args:
-            model: the reference, whose tensors are shared where they need no rearranging.
-            layout: key of `LAYERS`.
-            mem_len: M.
-            longest: tokens in the longest segment of the bundle.
-            head: key of `HEADS`, optionally with "@last".
-            top_k: tokens that head `top_k` returns.
+            model: the reference.
+            manifest: layout, M and the longest segment.
         """
         super().__init__()
-        self.mem_len, self.window = mem_len, model.dialect.window(model.config, mem_len)
-        self.embedding = model.embedding
+        config, M = model.config, manifest.mem_len
+        self.opening = Opening(model.embedding, M, model.dialect.window(config, M))
         self.layers = nn.ModuleList()
-        self.feed_forwards = nn.ModuleList()
         for n, layer in enumerate(model.layers):
-            attention = Attention(layer.attention, *model.biases(n), model.config, mem_len, longest)
-            self.layers.append(LAYERS[layout](layer.attention, attention))
-            self.feed_forwards.append(layer.feed_forward)
-        self.head = Head(head, model.softmax, model.embedding, top_k)
+            attention = Attention(layer.attention, *model.biases(n), config, M, manifest.longest)
+            self.layers.append(
+                GraphLayer(LAYERS[manifest.layout](layer.attention, attention), layer.feed_forward)
+            )
+        self.heads = nn.ModuleDict(
+            {h: Head(h, model.softmax, model.embedding, manifest.top_k) for h in manifest.heads}
+        )
+        self.requires_grad_(False).eval()
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor, states: list[list[Tensor]], targets: Tensor | None = None
+        self,
+        head: str,
+        input_ids: Tensor,
+        positions: Tensor,
+        states: list[list[Tensor]],
+        targets: Tensor | None = None,
     ) -> tuple[list[Tensor], Tensor, list[list[Tensor]]]:
-        """Run one segment.
+        """Run one segment eagerly, as the assembled graph does.
 
         Args:
+            head: one of the manifest's.
             input_ids: int64 [B, L].
             positions: position of each stream's first token, int64 [B].
             states: memory tensors of each layer, as the layout has them.
@@ -49,13 +89,9 @@ class SegmentGraph(nn.Module):
         Returns:
             outputs of the head, new positions [B], and new states in the order of `states`.
         """
-        L = input_ids.shape[1]
-        visible = visibility(positions, L, self.mem_len, self.window)
-        h = embed(self.embedding, input_ids)
+        h, visible, new_positions = self.opening(input_ids, positions)
         new_states = []
-        for layer, feed_forward, state in zip(self.layers, self.feed_forwards, states, strict=True):
-            h, new = layer(h, state, visible)
-            h = feed_forward(h)
+        for layer, state in zip(self.layers, states, strict=True):
+            h, new = layer(h, visible, state)
             new_states.append(new)
-        return self.head(h, targets), positions + L, new_states
-
+        return self.heads[head](h, targets), new_positions, new_states

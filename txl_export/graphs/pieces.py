@@ -104,7 +104,13 @@ class Attention(nn.Module):
     W_q: Tensor
 
     def __init__(
-        self, reference: RelativeAttention, u: Tensor, v: Tensor, config: ModelConfig, mem_len: int, longest: int
+        self,
+        reference: RelativeAttention,
+        u: Tensor,
+        v: Tensor,
+        config: ModelConfig,
+        mem_len: int,
+        longest: int,
     ) -> None:
         """Take a layer of the reference; u and v are [H, d_head], shared or its own."""
         super().__init__()

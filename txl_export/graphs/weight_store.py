@@ -49,5 +49,11 @@ class WeightStore:
             self._file.write(data)
         offset, length = self._places[key]
         return ir.ExternalTensor(
-            self.path.name, offset, length, tensor.dtype, shape=ir.Shape(array.shape), name=name, base_dir=self.path.parent
+            self.path.name,
+            offset,
+            length,
+            tensor.dtype,
+            shape=ir.Shape(array.shape),
+            name=name,
+            base_dir=self.path.parent,
         )

@@ -89,7 +89,10 @@ class Engine:
         return session
 
     def score(
-        self, ids: Sequence[int] | np.ndarray, segment_len: int | None = None, progress: Callable[[int], None] | None = None
+        self,
+        ids: Sequence[int] | np.ndarray,
+        segment_len: int | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> float:
         """Mean nats per token of one long stream; the first token is given, not predicted.
 

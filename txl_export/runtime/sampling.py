@@ -13,7 +13,11 @@ class Sampler:
     """Draws tokens; the same seed and answers give the same tokens."""
 
     def __init__(
-        self, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, seed: int | None = None
+        self,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
     ) -> None:
         """Check the numbers; raises InputError."""
         if not np.isfinite(temperature) or temperature < 0:

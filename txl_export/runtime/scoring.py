@@ -35,7 +35,9 @@ def token_log_probs(
         raise InputError(f"scoring got {tokens.size} tokens, expected a sequence of two or more")
     head = next((h for h in ("target", "log_probs") if h in session.info.heads), None)
     if head is None:
-        raise InputError(f"scoring needs head target or log_probs, this bundle has {', '.join(session.info.heads)}: export with --head target")
+        raise InputError(
+            f"scoring needs head target or log_probs, this bundle has {', '.join(session.info.heads)}: export with --head target"
+        )
     cut = segment_len or session.info.segment_len
     result = np.empty(tokens.size - 1, np.float32)
     for start in range(0, tokens.size - 1, cut):

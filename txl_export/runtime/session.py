@@ -83,7 +83,12 @@ class Session:
         return TopK(*answers) if len(answers) > 1 else answers[0]
 
     def _run(
-        self, tokens: np.ndarray, targets: np.ndarray | None, calls: list[int], spec: HeadSpec, answers: list[np.ndarray]
+        self,
+        tokens: np.ndarray,
+        targets: np.ndarray | None,
+        calls: list[int],
+        spec: HeadSpec,
+        answers: list[np.ndarray],
     ) -> None:
         """Run the calls of one feed; all of them count, or none."""
         self._streams.begin()
@@ -108,7 +113,9 @@ class Session:
 
     def _head(self, name: str | None) -> HeadSpec:
         if name is not None and name not in self.info.heads:
-            raise InputError(f"head {name!r} is not in this bundle, which has {', '.join(self.info.heads)}: export with --head {name}")
+            raise InputError(
+                f"head {name!r} is not in this bundle, which has {', '.join(self.info.heads)}: export with --head {name}"
+            )
         return self.info.head(name or self.info.heads[0])
 
     def _tokens(self, ids: object, what: str) -> np.ndarray:
@@ -117,7 +124,9 @@ class Session:
         if array.dtype.kind not in "iu":
             raise InputError(f"{what} have dtype {array.dtype}, expected integers")
         if array.ndim != 2 or array.shape[0] != self.batch_size or not array.size:
-            raise InputError(f"{what} have shape {list(array.shape)}, expected [{self.batch_size}, n] with n of 1 or more")
+            raise InputError(
+                f"{what} have shape {list(array.shape)}, expected [{self.batch_size}, n] with n of 1 or more"
+            )
         low, high, size = array.min(), array.max(), self.info.config.vocab_size
         if low < 0 or high >= size:
             raise InputError(f"{what} hold {low if low < 0 else high}, expected tokens from 0 to {size - 1}")
@@ -129,7 +138,9 @@ class Session:
                 raise InputError(f"targets were given, but head {spec.name!r} takes none: use head='target'")
             return None
         if targets is None:
-            raise InputError(f"head {spec.name!r} needs targets: give the tokens whose log-probabilities are asked for")
+            raise InputError(
+                f"head {spec.name!r} needs targets: give the tokens whose log-probabilities are asked for"
+            )
         array = self._tokens(targets, "targets")
         columns = 1 if spec.last_only else n
         if array.shape[1] != columns:
@@ -141,7 +152,9 @@ class Session:
         if out is None:
             return [np.empty(shape, o.dtype) for shape, o in zip(shapes, spec.outputs, strict=True)]
         if len(shapes) > 1:
-            raise InputError(f"out cannot be given for head {spec.name!r}, which returns {len(shapes)} arrays")
+            raise InputError(
+                f"out cannot be given for head {spec.name!r}, which returns {len(shapes)} arrays"
+            )
         if not isinstance(out, np.ndarray) or out.shape != shapes[0] or out.dtype != spec.outputs[0].dtype:
             found = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
             raise InputError(f"out is {found}, expected {spec.outputs[0].dtype} {list(shapes[0])}")
@@ -162,7 +175,9 @@ class Session:
         numbers = list(streams)
         for s in numbers:
             if not _is_int(s) or not 0 <= s < self.batch_size:
-                raise InputError(f"stream {s!r} does not exist: this session has streams 0 to {self.batch_size - 1}")
+                raise InputError(
+                    f"stream {s!r} does not exist: this session has streams 0 to {self.batch_size - 1}"
+                )
         return np.array(sorted({int(s) for s in numbers}), dtype=np.int64)
 
     def rewind(self, n: int) -> None:
@@ -200,7 +215,9 @@ class Session:
             InputError: for a layout that keeps something else; see `memory_tensors`.
         """
         if self.info.layout != "hidden":
-            raise InputError(f"layout {self.info.layout!r} keeps no hidden states: use memory_tensors(stream)")
+            raise InputError(
+                f"layout {self.info.layout!r} keeps no hidden states: use memory_tensors(stream)"
+            )
         return [layer["mem"] for layer in self.memory_tensors(stream)] if self.info.mem_len else []
 
     def memory_tensors(self, stream: int) -> list[Arrays]:
@@ -246,14 +263,21 @@ class Session:
             InputError: a session of several streams, or numbers out of range.
         """
         if self.batch_size != 1:
-            raise InputError(f"generate continues one stream, this session has {self.batch_size}: use a session of batch_size 1")
+            raise InputError(
+                f"generate continues one stream, this session has {self.batch_size}: use a session of batch_size 1"
+            )
         sampler = sampling.Sampler(temperature, top_k, top_p, seed)
         stops = sampling.stop_sequences(stop)
         head = self._generation_head()
         return self._generate(np.atleast_2d(np.asarray(prompt)), max_new_tokens, sampler, stops, head)
 
     def _generate(
-        self, prompt: np.ndarray, count: int, sampler: sampling.Sampler, stops: list[tuple[int, ...]], head: str
+        self,
+        prompt: np.ndarray,
+        count: int,
+        sampler: sampling.Sampler,
+        stops: list[tuple[int, ...]],
+        head: str,
     ) -> Iterator[int]:
         answer = self.feed(prompt, head=head)
         longest = max(map(len, stops), default=0)

@@ -57,7 +57,9 @@ def load(path: Path, info: ModelInfo) -> tuple[int, Arrays]:
         raise InputError(f"{path} is not a saved session: save one with session.save(path)")
     for key, ours in _identity(info, saved.get("batch_size", 0)).items():
         if saved.get(key) != ours:
-            raise InputError(f"{path} was saved with {key} {saved.get(key)!r}, this engine has {ours!r}: load the engine that saved it")
+            raise InputError(
+                f"{path} was saved with {key} {saved.get(key)!r}, this engine has {ours!r}: load the engine that saved it"
+            )
     return int(saved["batch_size"]), state
 
 

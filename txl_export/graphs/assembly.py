@@ -1,0 +1,156 @@
+"""From traced pieces to one graph per segment length and head: opening, N layers, closing."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import onnxscript.optimizer
+from onnx_ir.tensor_adapters import TorchTensor
+from torch import nn
+
+from txl_export.bundle import GraphSpec, Manifest, TensorSpec
+from txl_export.graphs.model import SegmentGraph
+from txl_export.graphs.tracing import OPSET, check_interface, trace
+from txl_export.segments import SegmentRange
+
+
+class Assembler:
+    """Builds the graphs of a bundle; pieces that several graphs share are traced once."""
+
+    def __init__(self, module: SegmentGraph, manifest: Manifest) -> None:
+        """Take the module whose pieces are traced and the manifest that says which graphs to build."""
+        self.module, self.manifest = module, manifest
+        self._openings: dict[SegmentRange, ir.Model] = {}
+        self._layers: dict[SegmentRange, ir.Model] = {}
+
+    def build(self, graph: GraphSpec) -> ir.Model:
+        """One graph, checked against the manifest; raises ExportError."""
+        m = self.manifest
+        inputs, outputs = m.inputs(graph), m.outputs(graph)
+        canvas = _Canvas(inputs)
+        canvas.add(self._opening(graph.segment), "opening", self.module.opening)
+        h, visible, new_positions = canvas.results
+        new_states: list[ir.Value] = []
+        for n, layer in enumerate(self.module.layers):
+            names = [s.input for s in m.states if s.layer == n]
+            canvas.add(
+                self._layer(graph.segment), f"layers.{n}", layer, [h, visible, *map(canvas.value, names)]
+            )
+            h, *new = canvas.results
+            new_states += new
+        head = self.module.heads[graph.head]
+        targets = [canvas.value("targets")] if m.head(graph.head).takes_targets else []
+        canvas.add(self._closing(graph), f"heads.{graph.head}", head, [h, *targets])
+        model = canvas.model([*canvas.results, new_positions, *new_states], outputs)
+        onnxscript.optimizer.optimize(model)
+        check_interface(model, inputs, outputs, graph.segment)
+        return model
+
+    def _opening(self, segment: SegmentRange) -> ir.Model:
+        if segment not in self._openings:
+            ids, positions = (
+                _tensor("input_ids", "int64", "batch", "segment"),
+                _tensor("positions", "int64", "batch"),
+            )
+            outputs = (self._h("h"), _VISIBLE, _tensor("new_positions", "int64", "batch"))
+            self._openings[segment] = self._trace(self.module.opening, (ids, positions), outputs, segment)
+        return self._openings[segment]
+
+    def _layer(self, segment: SegmentRange) -> ir.Model:
+        if segment not in self._layers:
+            specs = [s for s in self.manifest.states if s.layer == 0]
+            state = [_tensor(s.input, s.dtype, "batch", *s.shape) for s in specs]
+            new = [_tensor(s.output, s.dtype, "batch", *s.shape) for s in specs]
+            piece = self.module.layers[0]
+            self._layers[segment] = self._trace(
+                piece, (self._h("h"), _VISIBLE, state), (self._h("new_h"), *new), segment
+            )
+        return self._layers[segment]
+
+    def _closing(self, graph: GraphSpec) -> ir.Model:
+        head = self.manifest.head(graph.head)
+        rows: int | str = 1 if head.last_only else "segment"
+        targets = _tensor("targets", "int64", "batch", rows) if head.takes_targets else None
+        outputs = [_tensor(o.name, o.dtype, "batch", rows, *o.tail) for o in head.outputs]
+        return self._trace(self.module.heads[graph.head], (self._h("h"), targets), outputs, graph.segment)
+
+    def _h(self, name: str) -> TensorSpec:
+        return _tensor(name, "float32", "batch", "segment", self.manifest.config.d_model)
+
+    def _trace(self, piece: nn.Module, arguments: tuple, outputs, segment: SegmentRange) -> ir.Model:  # type: ignore[no-untyped-def, type-arg]
+        return trace(piece, arguments, outputs, segment, self.manifest.mem_len)
+
+
+def _tensor(name: str, dtype: str, *shape: int | str) -> TensorSpec:
+    return TensorSpec(name, dtype, shape)
+
+
+_VISIBLE = _tensor("visible", "float32", "batch", 1, "segment", "keys")
+
+
+class _Canvas:
+    """A graph in the making: copies of pieces are added one after the other."""
+
+    def __init__(self, inputs: list[TensorSpec]) -> None:
+        self._inputs = {
+            t.name: ir.Value(name=t.name, shape=ir.Shape(t.shape), type=ir.TensorType(_onnx_type(t.dtype)))
+            for t in inputs
+        }
+        self._graph = ir.Graph(
+            list(self._inputs.values()), [], nodes=[], opset_imports={"": OPSET}, name="segment"
+        )
+        self.results: list[ir.Value] = []
+
+    def value(self, name: str) -> ir.Value:
+        """An input of the graph."""
+        return self._inputs[name]
+
+    def add(
+        self, piece: ir.Model, prefix: str, module: nn.Module, inputs: list[ir.Value] | None = None
+    ) -> None:
+        """Copy a piece's nodes with the weights of `module`; `results` are then the piece's outputs.
+
+        Args:
+            piece: traced from a module of the same code.
+            prefix: put before the names of nodes, values and weights; says which part of the model they are.
+            module: gives the weights by the names that the piece's initializers have.
+            inputs: what the piece's inputs are; None for the graph's inputs of the same names.
+        """
+        given = inputs or [self._inputs[v.name or ""] for v in piece.graph.inputs]
+        copies: dict[ir.Value, ir.Value] = dict(zip(piece.graph.inputs, given, strict=True))
+        weights = dict(module.named_parameters()) | dict(module.named_buffers())
+        for name, value in piece.graph.initializers.items():
+            tensor = TorchTensor(weights[name]) if name in weights else value.const_value
+            copy = ir.Value(name=f"{prefix}.{name}", shape=value.shape, type=value.type, const_value=tensor)
+            self._graph.register_initializer(copy)
+            copies[value] = copy
+        for node in piece.graph:
+            self._graph.append(_copy_node(node, prefix, copies))
+        self.results = [copies[v] for v in piece.graph.outputs]
+
+    def model(self, outputs: list[ir.Value], specs: list[TensorSpec]) -> ir.Model:
+        """The finished model, its outputs named as specified."""
+        for value, spec in zip(outputs, specs, strict=True):
+            value.name = spec.name
+            self._graph.outputs.append(value)
+        return ir.Model(self._graph, ir_version=10, producer_name="txl-export")
+
+
+def _copy_node(node: ir.Node, prefix: str, copies: dict[ir.Value, ir.Value]) -> ir.Node:
+    copy = ir.Node(
+        node.domain,
+        node.op_type,
+        [None if v is None else copies[v] for v in node.inputs],
+        list(node.attributes.values()),
+        num_outputs=len(node.outputs),
+        version=node.version,
+        name=f"{prefix}/{node.name}",
+        metadata_props={"txl.part": prefix},
+    )
+    for old, new in zip(node.outputs, copy.outputs, strict=True):
+        new.name, new.shape, new.type = f"{prefix}/{old.name}", old.shape, old.type
+        copies[old] = new
+    return copy
+
+
+def _onnx_type(dtype: str) -> ir.DataType:
+    return {"float32": ir.DataType.FLOAT, "int64": ir.DataType.INT64}[dtype]
