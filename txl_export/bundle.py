@@ -169,13 +169,11 @@ class Manifest:
             raise BundleError(f"{source} is not the manifest of a bundle: its format is not {FORMAT!r}")
         if value.get("schema") != SCHEMA:
             raise BundleError(
-                f"{source} has schema {value.get('schema')!r}, this version reads {SCHEMA}: update txl-export, or export again"
+                f"{source} has schema {value.get('schema')!r}, expected {SCHEMA}: update txl-export, or export again"
             )
         try:
             manifest = cls._parse(value)
-            if (
-                manifest.to_dict() != value
-            ):  # names, shapes and pairs are derived: a manifest that disagrees was edited
+            if manifest.to_dict() != value:  # names, shapes and pairs are derived: a manifest that disagrees was edited
                 raise BundleError(f"{source} contradicts itself: it was edited; export again")
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise BundleError(f"{source} is damaged ({type(e).__name__}: {e}): export again") from None
@@ -185,9 +183,7 @@ class Manifest:
 
     @classmethod
     def _parse(cls, value: dict[str, Any]) -> Manifest:
-        graphs = tuple(
-            GraphSpec(g["file"], SegmentRange.parse(g["segment"]), g["head"]) for g in value["graphs"]
-        )
+        graphs = tuple(GraphSpec(g["file"], SegmentRange.parse(g["segment"]), g["head"]) for g in value["graphs"])
         if not graphs:
             raise ValueError("it has no graphs")
         return cls(

@@ -7,7 +7,8 @@ Both are frozen, validated when made, and free of torch. Sources of the fields: 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,9 +69,10 @@ class ModelConfig:
         set_ = object.__setattr__  # frozen: derived defaults are written once, here
         if not self.d_embed:
             set_(self, "d_embed", self.d_model)
-        set_(self, "cutoffs", tuple(int(c) for c in self.cutoffs))
+        set_(self, "cutoffs", _sequence("cutoffs", self.cutoffs, _is_int, "integers"))
         n_clusters = len(self.cutoffs) + 1
-        set_(self, "tie_projs", tuple(bool(t) for t in self.tie_projs) or (False,) * n_clusters)
+        tie_projs = _sequence("tie_projs", self.tie_projs, _is_bool, "true or false")
+        set_(self, "tie_projs", tie_projs or (False,) * n_clusters)
         self._check()
 
     def _check(self) -> None:
@@ -83,7 +85,7 @@ class ModelConfig:
             )
         _require(self.d_model % 2 == 0, "d_model", self.d_model, "an even number (half sines, half cosines)")
         ends = (0, *self.cutoffs, self.vocab_size)
-        rising = all(a < b for a, b in zip(ends, ends[1:], strict=False))
+        rising = all(a < b for a, b in itertools.pairwise(ends))
         _require(
             rising,
             "cutoffs",
@@ -104,18 +106,15 @@ class ModelConfig:
             list(self.tie_projs),
             f"{n_clusters} entries, one per cluster",
         )
-        _require(
-            _is_int(self.mem_len) and self.mem_len >= 0, "mem_len", self.mem_len, "an integer of 0 or more"
-        )
+        _require(_is_int(self.mem_len) and self.mem_len >= 0, "mem_len", self.mem_len, "an integer of 0 or more")
         _require(_is_int(self.clamp_len), "clamp_len", self.clamp_len, "an integer (-1 for none)")
+        for name in ("dropout", "dropatt"):
+            value = getattr(self, name)
+            _require(_is_number(value) and 0 <= value < 1, name, value, "a number in [0, 1)")
+        for name in ("tie_weight", "pre_lnorm", "untie_r", "same_length"):
+            _require(_is_bool(getattr(self, name)), name, getattr(self, name), "true or false")
         _require(
-            0 <= self.dropout < 1 and 0 <= self.dropatt < 1,
-            "dropout",
-            (self.dropout, self.dropatt),
-            "in [0, 1)",
-        )
-        _require(
-            self.attn_type == 0,
+            _is_int(self.attn_type) and self.attn_type == 0,
             "attn_type",
             self.attn_type,
             "0, the paper's attention: 1 to 3 are not supported",
@@ -177,7 +176,7 @@ class Dialect:
             self.initial_memory,
             " or ".join(INITIAL_MEMORIES),
         )
-        _require(self.window_extra in (0, 1), "window_extra", self.window_extra, "0 or 1")
+        _require(_is_int(self.window_extra) and self.window_extra in (0, 1), "window_extra", self.window_extra, "0 or 1")
         _require(
             self.cluster_order in CLUSTER_ORDERS,
             "cluster_order",
@@ -185,9 +184,7 @@ class Dialect:
             " or ".join(CLUSTER_ORDERS),
         )
         eps = self.layer_norm_eps
-        _require(
-            isinstance(eps, int | float) and 0 < eps < 1, "layer_norm_eps", eps, "a number between 0 and 1"
-        )
+        _require(_is_number(eps) and 0 < eps < 1, "layer_norm_eps", eps, "a number between 0 and 1")
 
     def cluster_row(self, tail: int, n_tails: int) -> int:
         """Row of the cluster weights that gives the probability of tail cluster `tail` (0-based)."""
@@ -203,9 +200,7 @@ class Dialect:
             return None
         window = mem_len + self.window_extra
         if window < 1:
-            raise ConfigError(
-                "same_length with mem_len 0 leaves a query no key to see: give a mem_len of 1 or more"
-            )
+            raise ConfigError("same_length with mem_len 0 leaves a query no key to see: give a mem_len of 1 or more")
         return window
 
     def to_dict(self) -> dict[str, Any]:
@@ -248,6 +243,20 @@ def apply_overrides(
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _sequence(name: str, value: object, fits: Callable[[object], bool], expected: str) -> tuple[Any, ...]:
+    ok = isinstance(value, list | tuple) and all(fits(item) for item in value)
+    _require(ok, name, value, f"a list of {expected}")
+    return tuple(value)  # type: ignore[arg-type]
 
 
 def _require(ok: bool, name: str, found: object, expected: str) -> None:

@@ -12,6 +12,10 @@ class TxlError(Exception):
 
     exit_code = 2
 
+    def __str__(self) -> str:
+        """The message in one line, even where it quotes a name that holds line breaks."""
+        return " ".join(super().__str__().splitlines())
+
 
 class ConfigError(TxlError):
     """A model configuration or dialect contradicts itself or names something unknown."""

@@ -19,11 +19,7 @@ from txl_export.errors import EnvironmentMismatch, TxlError
 def sha256(path: Path) -> str:
     """Hex SHA-256 of a file, read in blocks."""
     with path.open("rb") as f:
-        return (
-            hashlib.file_digest(f, "sha256").hexdigest()
-            if hasattr(hashlib, "file_digest")
-            else _sha256_blocks(f)
-        )
+        return hashlib.file_digest(f, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _sha256_blocks(f)
 
 
 def _sha256_blocks(f: Any) -> str:
@@ -39,8 +35,8 @@ def read_json(path: Path, error: type[TxlError]) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise error(f"{path} does not exist") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as e:
-        raise error(f"{path} is not readable JSON ({_one_line(e)})") from None
+    except (OSError, ValueError, RecursionError) as e:  # ValueError: not UTF-8, not JSON, a number too long
+        raise error(f"{path} is not readable JSON ({first_line(e)})") from None
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -50,9 +46,9 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that readers see the old content or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with (
         disk_errors(path),
+        _folder(path.parent),
         tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as f,
     ):
         try:
@@ -67,19 +63,21 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    path.mkdir(parents=True, exist_ok=True)
+    yield
+
+
+@contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Turn a full disk or a forbidden folder into one line."""
     try:
         yield
     except OSError as e:
         if e.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise EnvironmentMismatch(
-                f"no space left on the disk of {path}: free some, nothing was written"
-            ) from e
-        if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise EnvironmentMismatch(
-                f"{path} cannot be written ({e.strerror}): choose another folder"
-            ) from e
+            raise EnvironmentMismatch(f"no space left on the disk of {path}: free some, nothing was written") from e
+        if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+            raise EnvironmentMismatch(f"{path} cannot be written ({e.strerror}): choose another folder") from e
         raise
 
 
@@ -116,22 +114,25 @@ def _swap(new: Path, target: Path) -> None:
         new.rename(target)
         return
     old = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.old."))
-    target.rename(old / "was")
+    was = old / "was"
     try:
+        target.rename(was)
         new.rename(target)
     except BaseException:
-        (old / "was").rename(target)
+        if was.exists():
+            was.rename(target)  # where even this fails, the old folder is kept under its temporary name
+        old.rmdir()
         raise
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def inside(folder: Path, name: object, error: type[TxlError]) -> Path:
     """The file `name` directly in `folder`; raises `error` for anything that would lie elsewhere."""
-    if not isinstance(name, str) or not name or Path(name).name != name or name in (".", ".."):
+    if not isinstance(name, str) or name in ("", ".", "..") or any(c in name for c in "/\\\0"):
         raise error(f"{folder} names the file {name!r}: only plain names inside the folder are allowed")
     return folder / name
 
 
-def _one_line(e: Exception) -> str:
-    return str(e).splitlines()[0] if str(e) else type(e).__name__
+def first_line(e: Exception) -> str:
+    """What an error of another package says, in one line."""
+    return next(iter(str(e).splitlines()), "") or type(e).__name__

@@ -54,9 +54,7 @@ def _hidden(config: ModelConfig, mem_len: int) -> list[StateSpec]:
 
 def _kv(config: ModelConfig, mem_len: int) -> list[StateSpec]:
     shape = (config.n_head, mem_len, config.d_head)
-    return [
-        StateSpec(f"{kind}_{n:02d}", n, shape, 1) for n in range(config.n_layer) for kind in ("key", "value")
-    ]
+    return [StateSpec(f"{kind}_{n:02d}", n, shape, 1) for n in range(config.n_layer) for kind in ("key", "value")]
 
 
 # One line per layout.

@@ -60,6 +60,6 @@ def vocabulary_from_dict(value: Mapping[str, Any] | None) -> Vocabulary | None:
     if value is None:
         return None
     kind = value.get("kind") if isinstance(value, Mapping) else None
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise CheckpointError(f"vocabulary kind {kind!r} is unknown: known are {', '.join(_KINDS)}")
     return _KINDS[kind](value)

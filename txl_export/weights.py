@@ -91,9 +91,9 @@ def check_weights(config: ModelConfig, weights: Weights, source: str) -> None:
     for name, shape in expected.items():
         found = weights[name]
         if tuple(found.shape) != shape:
-            raise CheckpointError(
-                f"{source}: {name} is {list(found.shape)}, expected {list(shape)} from the config"
-            )
+            raise CheckpointError(f"{source}: {name} is {list(found.shape)}, expected {list(shape)} from the config")
+        if found.dtype.kind != "f":
+            raise CheckpointError(f"{source}: {name} has dtype {found.dtype}, expected floating point")
         if not np.isfinite(found).all():
             raise CheckpointError(
                 f"{source}: {name} holds NaN or Inf: the training run diverged or the file is damaged"

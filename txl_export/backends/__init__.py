@@ -20,5 +20,5 @@ def backend(name: str) -> Backend:
     """The backend module of a name, imported now; raises InputError for an unknown name."""
     if name not in BACKENDS:
         raise InputError(f"backend {name!r} is unknown: use one of {', '.join(BACKENDS)}")
-    module: Backend = importlib.import_module(BACKENDS[name])  # type: ignore[assignment]
+    module: Backend = importlib.import_module(BACKENDS[name])
     return module

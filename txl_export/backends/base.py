@@ -95,11 +95,11 @@ class Streams(ABC):
     """
 
     batch_size: int
+    # Whether memory tensors hold fewer than M rows until M tokens have been read.
+    grows: bool = False
 
     @abstractmethod
-    def call(
-        self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]
-    ) -> None:
+    def call(self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]) -> None:
         """Run one call and advance all streams.
 
         Args:

@@ -22,7 +22,7 @@ try:
 except ImportError:
     raise missing_extra("torch", "export", "backend 'eager'") from None
 
-from txl_export.reference import Memory, TransformerXL  # noqa: E402 - needs torch
+from txl_export.reference import Memory, TransformerXL
 
 SEGMENT_LEN = 64  # as the longest segment of a default export
 TOP_K = 40
@@ -50,9 +50,7 @@ class EagerModel(LoadedModel):
 
     name = "eager"
 
-    def __init__(
-        self, checkpoint: Checkpoint, mem_len: int | None, segment_len: int, top_k: int = TOP_K
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, mem_len: int | None, segment_len: int, top_k: int = TOP_K) -> None:
         """Make the model of a checkpoint; M and the cut may differ from what it stores."""
         config = checkpoint.config
         M = config.mem_len if mem_len is None else mem_len
@@ -98,6 +96,8 @@ def _identity(checkpoint: Checkpoint) -> str:
 class EagerStreams(Streams):
     """The reference's memory of B streams."""
 
+    grows = True
+
     def __init__(self, model: EagerModel, batch_size: int) -> None:
         """Start all streams."""
         self.owner, self.model, self.batch_size = model, model.model, batch_size
@@ -105,9 +105,7 @@ class EagerStreams(Streams):
         self._consumed = np.zeros(batch_size, np.int64)
         self._kept: tuple[Memory, np.ndarray] | None = None
 
-    def call(
-        self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]
-    ) -> None:
+    def call(self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]) -> None:
         """Run one segment; new memory replaces the old, which stays as it was for `rollback`."""
         kind, _, last = head.partition("@")
         with torch.inference_mode():
@@ -181,7 +179,7 @@ class EagerStreams(Streams):
         specs = STATES[layout](self.owner.info.config, 1)
         result: list[Arrays] = []
         with torch.inference_mode():
-            for n, (layer, h) in enumerate(zip(self.model.layers, self._memory.hidden, strict=True)):
+            for n, (layer, h) in enumerate(zip(self.model.stack, self._memory.hidden, strict=True)):
                 kept = PROJECTIONS[layout](layer.attention, h[stream : stream + 1, h.shape[1] - filled :])
                 names = [s.input.rpartition("_")[0] for s in specs if s.layer == n]
                 result.append({k: t[0].numpy() for k, t in zip(names, kept, strict=True)})

@@ -47,9 +47,7 @@ def load(
         )
     cut = m.segment_len if segment_len is None else segment_len
     if not 1 <= cut <= m.longest:
-        raise InputError(
-            f"segment_len {cut} was asked for, this bundle's segments have 1 to {m.longest} tokens"
-        )
+        raise InputError(f"segment_len {cut} was asked for, this bundle's segments have 1 to {m.longest} tokens")
     return OnnxRuntimeModel(source, cut, threads)
 
 
@@ -118,9 +116,7 @@ class OnnxRuntimeModel(LoadedModel):
         try:
             session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         except Exception as e:  # its errors have no public base class
-            raise BundleError(
-                f"{path} cannot be loaded ({str(e).splitlines()[0][:200]}): export again"
-            ) from None
+            raise BundleError(f"{path} cannot be loaded ({str(e).splitlines()[0][:200]}): export again") from None
         self._check(graph, session)
         return session
 
@@ -139,9 +135,7 @@ class OnnxRuntimeModel(LoadedModel):
                     (pair for pair in zip(there, wanted, strict=False) if pair[0] != pair[1]),
                     (len(there), len(wanted)),
                 )
-                raise BundleError(
-                    f"{graph.file}: {kind} {odd[0]} is not the manifest's {odd[1]}: export again"
-                )
+                raise BundleError(f"{graph.file}: {kind} {odd[0]} is not the manifest's {odd[1]}: export again")
 
 
 class OnnxRuntimeStreams(Streams):
@@ -159,9 +153,7 @@ class OnnxRuntimeStreams(Streams):
         slot = {s.input: np.zeros((self.batch_size, *s.shape), s.dtype) for s in self.model.states}
         return slot | {POSITIONS: np.zeros(self.batch_size, np.int64)}
 
-    def call(
-        self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]
-    ) -> None:
+    def call(self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]) -> None:
         """Run one call from the present buffers into free ones, which become the present ones."""
         graph = self.model.graph(head, ids.shape[1])
         session = self.model.session(graph)

@@ -41,9 +41,7 @@ def detect_origin(path: Path) -> tuple[str, str]:
     for name, origin in ORIGINS.items():
         if reason := origin.detect(path):
             return name, reason
-    raise CheckpointError(
-        f"{path} is no checkpoint that any of {', '.join(ORIGINS)} recognises: give a folder with config.json and weights"
-    )
+    raise CheckpointError(f"{path} is no {' or '.join(ORIGINS)} checkpoint: give a folder with config.json and weights")
 
 
 def load_checkpoint(

@@ -86,9 +86,7 @@ def _list(value: dict[str, Any], key: str) -> list[Any]:
     return list(value[key])
 
 
-def canonical_weights(
-    config: ModelConfig, tensors: dict[str, np.ndarray], source: Path
-) -> dict[str, np.ndarray]:
+def canonical_weights(config: ModelConfig, tensors: dict[str, np.ndarray], source: Path) -> dict[str, np.ndarray]:
     """Rename a file's tensors to the canonical names; every tensor of the file must be accounted for.
 
     Raises:
@@ -109,9 +107,7 @@ def canonical_weights(
     for n, qkv in _fused_names(config):
         fused = rest.pop(qkv, None)
         if fused is None:
-            raise CheckpointError(
-                f"{source} lacks {qkv}: the file is incomplete or its config names another model"
-            )
+            raise CheckpointError(f"{source} lacks {qkv}: the file is incomplete or its config names another model")
         heads = config.n_head * config.d_head
         if fused.shape != (3 * heads, config.d_model):
             raise CheckpointError(
@@ -121,9 +117,7 @@ def canonical_weights(
             weights[f"layers.{n}.attention.{letter}"] = fused[part * heads : (part + 1) * heads]
     _check_frequencies(config, rest.pop(BASE + "pos_emb.inv_freq", None), source)
     if rest:
-        raise CheckpointError(
-            f"{source} has unexpected {', '.join(sorted(rest)[:4])}: its config names another model"
-        )
+        raise CheckpointError(f"{source} has unexpected {', '.join(sorted(rest)[:4])}: its config names another model")
     return weights
 
 

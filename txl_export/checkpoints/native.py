@@ -26,9 +26,7 @@ def detect(path: Path) -> str | None:
         return None
     value = read_json(config, CheckpointError)
     return (
-        f'{CONFIG_FILE} says format "{FORMAT}"'
-        if isinstance(value, dict) and value.get("format") == FORMAT
-        else None
+        f'{CONFIG_FILE} says format "{FORMAT}"' if isinstance(value, dict) and value.get("format") == FORMAT else None
     )
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from txl_export.errors import CheckpointError, missing_extra
+from txl_export.files import first_line
+
+
+# What a safetensors file may hold: floating point of any width, and integers (masks, counters).
+_DTYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -16,18 +24,29 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
     try:
         with safe_open(path, framework="numpy") as f:
-            return {name: _float32(_get(f, name), name, path) for name in f.keys()}  # noqa: SIM118 - no __iter__
+            dtypes = {name: f.get_slice(name).get_dtype() for name in f.keys()}  # noqa: SIM118 - no __iter__
+            for name, dtype in dtypes.items():
+                if dtype not in _DTYPES:
+                    raise CheckpointError(f"{path}: {name} has dtype {dtype}, expected one of {', '.join(_DTYPES)}")
+            plain = {name: f.get_tensor(name) for name, dtype in dtypes.items() if dtype != "BF16"}
+        halves = _read_bfloat16(path, [name for name, dtype in dtypes.items() if dtype == "BF16"])
     except (SafetensorError, OSError, ValueError) as e:
-        raise CheckpointError(
-            f"{path} is not a readable safetensors file ({str(e).splitlines()[0]})"
-        ) from None
+        raise CheckpointError(f"{path} is not a readable safetensors file ({first_line(e)})") from None
+    return {name: _float32((halves if name in halves else plain)[name], name, path) for name in dtypes}
 
 
-def _get(f: object, name: str) -> np.ndarray:
-    try:
-        return f.get_tensor(name)  # type: ignore[attr-defined, no-any-return]
-    except TypeError as e:  # numpy has no bfloat16
-        raise ValueError(f"{name}: {e}") from None
+def _read_bfloat16(path: Path, names: list[str]) -> dict[str, np.ndarray]:
+    """Tensors of a file that `safe_open` has accepted, widened by hand: numpy has no bfloat16."""
+    out = {}
+    with path.open("rb") as f:
+        size = int.from_bytes(f.read(8), "little")
+        header = json.loads(f.read(size))
+        for name in names:
+            start, end = header[name]["data_offsets"]
+            f.seek(8 + size + start)
+            halves = np.frombuffer(f.read(end - start), dtype="<u2")
+            out[name] = (halves.astype(np.uint32) << 16).view(np.float32).reshape(header[name]["shape"])
+    return out
 
 
 def read_torch(path: Path) -> dict[str, np.ndarray]:
@@ -37,20 +56,34 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
     except ImportError:
         raise missing_extra("torch", "export", f"reading {path.name}") from None
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251 - weights only: no code runs
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files that are refused anyway
+            state = torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251 - weights only: no code runs
     except Exception as e:  # the reader's errors have no common base
-        raise CheckpointError(f"{path} is not a readable state dict ({str(e).splitlines()[0]})") from None
+        raise CheckpointError(f"{path} is not a readable state dict: {_why(e)}") from None
     if not isinstance(state, dict) or not all(isinstance(t, torch.Tensor) for t in state.values()):
         raise CheckpointError(f"{path} holds {type(state).__name__}, expected a dict of names to tensors")
-    return {
-        str(k): _float32(t.float().numpy() if t.is_floating_point() else t.numpy(), k, path)
-        for k, t in state.items()
-    }
+    out = {}
+    for key, t in state.items():
+        if t.layout != torch.strided or t.device.type != "cpu" or t.is_quantized:
+            raise CheckpointError(f"{path}: {key} is sparse, quantized or empty of data, expected a plain tensor")
+        t = t.detach()
+        out[str(key)] = _float32((t.float() if t.is_floating_point() else t).numpy(), str(key), path)
+    return out
+
+
+def _why(e: Exception) -> str:
+    """What the weights-only reader refused; its own text is long and tells users to switch the safety off."""
+    text = str(e)
+    if named := re.search(r"GLOBAL:? (\S+)", text):
+        return f"it names {named[1]}, which is code, not a tensor, and was not run"
+    return "it is damaged or holds something else" if "weights_only" in text else first_line(e)
 
 
 def _float32(array: np.ndarray, name: str, path: Path) -> np.ndarray:
     if array.dtype.kind == "f":
-        return np.ascontiguousarray(array, dtype=np.float32)
+        with np.errstate(over="ignore"):  # float64 beyond float32 becomes Inf, which the weights' check names
+            return np.asarray(array, dtype=np.float32, order="C")
     if array.dtype.kind in "iub":
         return array
     raise CheckpointError(f"{path}: {name} has dtype {array.dtype}, expected floating point")

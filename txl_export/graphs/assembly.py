@@ -32,9 +32,7 @@ class Assembler:
         new_states: list[ir.Value] = []
         for n, layer in enumerate(self.module.layers):
             names = [s.input for s in m.states if s.layer == n]
-            canvas.add(
-                self._layer(graph.segment), f"layers.{n}", layer, [h, visible, *map(canvas.value, names)]
-            )
+            canvas.add(self._layer(graph.segment), f"layers.{n}", layer, [h, visible, *map(canvas.value, names)])
             h, *new = canvas.results
             new_states += new
         head = self.module.heads[graph.head]
@@ -95,18 +93,14 @@ class _Canvas:
             t.name: ir.Value(name=t.name, shape=ir.Shape(t.shape), type=ir.TensorType(_onnx_type(t.dtype)))
             for t in inputs
         }
-        self._graph = ir.Graph(
-            list(self._inputs.values()), [], nodes=[], opset_imports={"": OPSET}, name="segment"
-        )
+        self._graph = ir.Graph(list(self._inputs.values()), [], nodes=[], opset_imports={"": OPSET}, name="segment")
         self.results: list[ir.Value] = []
 
     def value(self, name: str) -> ir.Value:
         """An input of the graph."""
         return self._inputs[name]
 
-    def add(
-        self, piece: ir.Model, prefix: str, module: nn.Module, inputs: list[ir.Value] | None = None
-    ) -> None:
+    def add(self, piece: ir.Model, prefix: str, module: nn.Module, inputs: list[ir.Value] | None = None) -> None:
         """Copy a piece's nodes with the weights of `module`; `results` are then the piece's outputs.
 
         Args:

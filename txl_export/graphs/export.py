@@ -109,7 +109,7 @@ def _plan(
         raise InputError(f"mem_len is {M}, expected 0 or more tokens")
     if precision not in PRECISIONS:
         raise InputError(f"precision {precision!r} is not available: use one of {', '.join(PRECISIONS)}")
-    if not 1 <= top_k:
+    if not top_k >= 1:
         raise InputError(f"top_k is {top_k}, expected 1 or more tokens")
     top_k = min(top_k, config.vocab_size)
     heads = tuple(dict.fromkeys([head] if isinstance(head, str) else head))
@@ -165,7 +165,7 @@ def _write_initial(model: TransformerXL, manifest: Manifest, path: Path) -> None
 
     zero = torch.zeros(1, 1, manifest.config.d_model)
     rows = {}
-    for n, layer in enumerate(model.layers):
+    for n, layer in enumerate(model.stack):
         specs = [s for s in manifest.states if s.layer == n]
         for spec, row in zip(specs, PROJECTIONS[manifest.layout](layer.attention, zero), strict=False):
             rows[spec.input] = np.ascontiguousarray(row[0].numpy())
@@ -200,9 +200,7 @@ def _judge(checkpoint: Checkpoint, out: Path) -> dict[str, Any]:
 def weights_hash(path: Path) -> str:
     """SHA-256 of a checkpoint: of the file, or of the largest file of a folder, where the weights are."""
     return sha256(
-        path
-        if path.is_file()
-        else max((p for p in path.iterdir() if p.is_file()), key=lambda p: p.stat().st_size)
+        path if path.is_file() else max((p for p in path.iterdir() if p.is_file()), key=lambda p: p.stat().st_size)
     )
 
 

@@ -27,48 +27,45 @@ class Head(nn.Module):
         """[B, L, d_model] -> the head's outputs, [B, L or 1, ...] each."""
         return self.compute(self, h[:, -1:] if self.last_only else h, targets)
 
-    def logits(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of all tokens and the log of their normaliser: [B, L, V] and [B, L, 1].
+    def logits(self, h: Tensor) -> Tensor:
+        """Scores of all tokens whose softmax gives the probabilities: [B, L, d_model] -> [B, L, V].
 
         Without cutoffs the plain logits. With cutoffs a tail's entries are its cluster's logit plus the
-        log-probabilities within the cluster, so that the softmax over all V gives the model's probabilities.
+        log-probabilities within the cluster.
         """
-        first, tails = self._clusters(h)
-        columns = self.softmax.config.cluster_ends[1]
-        parts = [first[..., :columns], *(cluster + within.log_softmax(-1) for cluster, within in tails)]
-        scores = torch.cat(parts, dim=-1) if tails else first
-        return scores, first.logsumexp(-1, keepdim=True)
-
-    def _clusters(self, h: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """Logits of the first cluster, and per tail its logit there [B, L, 1] and its own logits."""
         first = self.softmax.cluster_logits(0, h, self.embedding)
-        tails = []
+        parts = [first[..., : self.softmax.config.cluster_ends[1]]]
         for tail in range(self.softmax.config.n_tails):
-            column = self.softmax.tail_column(tail)
-            within = self.softmax.cluster_logits(tail + 1, h, self.embedding)
-            tails.append((first[..., column : column + 1], within))
-        return first, tails
+            cluster, within = self._tail(tail, first, h)
+            parts.append(cluster + within)
+        return torch.cat(parts, dim=-1) if len(parts) > 1 else first
+
+    def _tail(self, tail: int, first: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        """A tail's column of `first` [B, L, 1], and its log-probabilities within the cluster."""
+        column = self.softmax.tail_column(tail)
+        within = self.softmax.cluster_logits(tail + 1, h, self.embedding).log_softmax(-1)
+        return first[..., column : column + 1], within
 
     def target(self, h: Tensor, targets: Tensor) -> Tensor:
         """Log-probabilities of the targets: [B, L, d_model], int64 [B, L] -> [B, L]; no [B, L, V] is formed."""
-        first, tails = self._clusters(h)
+        first = self.softmax.cluster_logits(0, h, self.embedding).log_softmax(-1)
         ends = self.softmax.config.cluster_ends
         targets = targets[..., None]
         score = first.gather(-1, targets.clamp(max=ends[1] - 1))
-        for i, (cluster, within) in enumerate(tails):
-            start, end = ends[i + 1 : i + 3]
-            mine = within.gather(-1, (targets - start).clamp(0, end - start - 1))
-            score = torch.where(targets >= start, cluster + mine - within.logsumexp(-1, keepdim=True), score)
-        return (score - first.logsumexp(-1, keepdim=True))[..., 0]
+        for tail in range(self.softmax.config.n_tails):
+            start, end = ends[tail + 1 : tail + 3]
+            cluster, within = self._tail(tail, first, h)
+            mine = cluster + within.gather(-1, (targets - start).clamp(0, end - start - 1))
+            score = torch.where(targets >= start, mine, score)
+        return score[..., 0]
 
 
 def _log_probs(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
-    scores, normaliser = head.logits(h)
-    return [scores - normaliser]
+    return [head.softmax.log_probs(h, head.embedding)]
 
 
 def _logits(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
-    return [head.logits(h)[0]]
+    return [head.logits(h)]
 
 
 def _target(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
@@ -77,9 +74,7 @@ def _target(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
 
 
 def _top_k(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
-    scores, normaliser = head.logits(h)
-    values, ids = scores.topk(head.top_k, dim=-1)
-    return [values - normaliser, ids]
+    return list(head.softmax.log_probs(h, head.embedding).topk(head.top_k, dim=-1))
 
 
 def _features(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:

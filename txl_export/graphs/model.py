@@ -59,14 +59,10 @@ class SegmentGraph(nn.Module):
         config, M = model.config, manifest.mem_len
         self.opening = Opening(model.embedding, M, model.dialect.window(config, M))
         self.layers = nn.ModuleList()
-        for n, layer in enumerate(model.layers):
+        for n, layer in enumerate(model.stack):
             attention = Attention(layer.attention, *model.biases(n), config, M, manifest.longest)
-            self.layers.append(
-                GraphLayer(LAYERS[manifest.layout](layer.attention, attention), layer.feed_forward)
-            )
-        self.heads = nn.ModuleDict(
-            {h: Head(h, model.softmax, model.embedding, manifest.top_k) for h in manifest.heads}
-        )
+            self.layers.append(GraphLayer(LAYERS[manifest.layout](layer.attention, attention), layer.feed_forward))
+        self.heads = nn.ModuleDict({h: Head(h, model.softmax, model.embedding, manifest.top_k) for h in manifest.heads})
         self.requires_grad_(False).eval()
 
     def forward(

@@ -130,9 +130,7 @@ def _same_shape(found: Sequence[int | str | None], spec: TensorSpec, segment: Se
     if len(found) != len(spec.shape):
         return False
     return all(
-        isinstance(f, int)
-        if segment.fixed and e in ("segment", "keys")
-        else f == e or (f, e) == ("segment", "keys")
+        isinstance(f, int) if segment.fixed and e in ("segment", "keys") else f == e or (f, e) == ("segment", "keys")
         for f, e in zip(found, spec.shape, strict=True)
     )
 

@@ -41,7 +41,7 @@ class WeightStore:
 
     def _add(self, name: str, tensor: ir.TensorProtocol) -> ir.ExternalTensor:
         array = np.ascontiguousarray(tensor.numpy())
-        data = memoryview(array.reshape(-1).view(np.uint8))
+        data = array.reshape(-1).view(np.uint8).data
         key = (str(array.dtype), hashlib.sha256(data).digest())
         if key not in self._places:
             self._file.seek(-self._file.tell() % _ALIGNMENT, 1)

@@ -69,7 +69,7 @@ class Layer(nn.Module):
 
     def forward(self, h: Tensor, memory: Tensor, R: Tensor, visible: Tensor, u: Tensor, v: Tensor) -> Tensor:
         """[B, L, d_model] -> [B, L, d_model]; arguments as in `RelativeAttention.forward`."""
-        return self.feed_forward(self.attention(h, memory, R, visible, u, v))  # type: ignore[no-any-return]
+        return self.feed_forward(self.attention(h, memory, R, visible, u, v))
 
 
 class TransformerXL(nn.Module):
@@ -117,10 +117,15 @@ class TransformerXL(nn.Module):
         model.load_state_dict(tensors, strict=True, assign=True)
         return model.requires_grad_(False).eval()
 
-    def biases(self, n: int) -> tuple[Tensor, Tensor]:
-        """u and v of layer n, [H, d_head] each: its own, or the pair that all layers share."""
-        holder = self.layers[n].attention if self.config.untie_r else self
-        return holder.u, holder.v  # type: ignore[return-value]
+    @property
+    def stack(self) -> list[Layer]:
+        """The layers, first to last."""
+        return list(self.layers)  # type: ignore[arg-type]
+
+    def biases(self, n: int) -> tuple[nn.Parameter, nn.Parameter]:
+        """Terms u and v of layer n, [H, d_head] each: its own, or the pair that all layers share."""
+        holder = self.stack[n].attention if self.config.untie_r else self
+        return holder.u, holder.v
 
     def initial_memory(self, batch_size: int, mem_len: int | None = None) -> Memory:
         """The memory of streams that have read nothing: no rows, or M rows of zeros, by the dialect."""
@@ -143,9 +148,7 @@ class TransformerXL(nn.Module):
         window = self.dialect.window(self.config, mem_len)
         return seen if window is None else seen & (query - key < window)
 
-    def features(
-        self, ids: Tensor, memory: Memory | None = None, mem_len: int | None = None
-    ) -> tuple[Tensor, Memory]:
+    def features(self, ids: Tensor, memory: Memory | None = None, mem_len: int | None = None) -> tuple[Tensor, Memory]:
         """Run one segment up to the input of the softmax.
 
         Args:
@@ -166,15 +169,13 @@ class TransformerXL(nn.Module):
 
         h = self.dropout(self.embedding(ids))
         new_hidden = []
-        for n, layer in enumerate(self.layers):
+        for n, layer in enumerate(self.stack):
             old = memory.hidden[n]
             new_hidden.append(_newest(torch.cat([old, h.detach()], dim=1), M))  # SG: no gradient through it
             h = layer(h, old, R, visible, *self.biases(n))
         return self.dropout(h), Memory(tuple(new_hidden), (memory.filled + L).clamp(max=M))
 
-    def forward(
-        self, ids: Tensor, memory: Memory | None = None, mem_len: int | None = None
-    ) -> tuple[Tensor, Memory]:
+    def forward(self, ids: Tensor, memory: Memory | None = None, mem_len: int | None = None) -> tuple[Tensor, Memory]:
         """Run one segment: int64 [B, L] -> natural log-probabilities [B, L, V], and the next memory."""
         h, memory = self.features(ids, memory, mem_len)
         return self.softmax.log_probs(h, self.embedding), memory

@@ -84,7 +84,7 @@ class Engine:
         """
         batch_size, state = snapshot.load(Path(path), self.info)
         session = self.session(batch_size)
-        snapshot.check_state(Path(path), state, session._streams.state())
+        snapshot.check_state(Path(path), state, session._streams.state(), self.info.mem_len, session._streams.grows)
         session._load(state)
         return session
 

@@ -36,7 +36,8 @@ def token_log_probs(
     head = next((h for h in ("target", "log_probs") if h in session.info.heads), None)
     if head is None:
         raise InputError(
-            f"scoring needs head target or log_probs, this bundle has {', '.join(session.info.heads)}: export with --head target"
+            f"scoring needs head target or log_probs, this bundle has {', '.join(session.info.heads)}: "
+            "export with --head target"
         )
     cut = segment_len or session.info.segment_len
     result = np.empty(tokens.size - 1, np.float32)

@@ -114,7 +114,8 @@ class Session:
     def _head(self, name: str | None) -> HeadSpec:
         if name is not None and name not in self.info.heads:
             raise InputError(
-                f"head {name!r} is not in this bundle, which has {', '.join(self.info.heads)}: export with --head {name}"
+                f"head {name!r} is not in this bundle, which has {', '.join(self.info.heads)}: "
+                f"export with --head {name}"
             )
         return self.info.head(name or self.info.heads[0])
 
@@ -138,9 +139,7 @@ class Session:
                 raise InputError(f"targets were given, but head {spec.name!r} takes none: use head='target'")
             return None
         if targets is None:
-            raise InputError(
-                f"head {spec.name!r} needs targets: give the tokens whose log-probabilities are asked for"
-            )
+            raise InputError(f"head {spec.name!r} needs targets: give the tokens whose log-probabilities are asked for")
         array = self._tokens(targets, "targets")
         columns = 1 if spec.last_only else n
         if array.shape[1] != columns:
@@ -152,9 +151,7 @@ class Session:
         if out is None:
             return [np.empty(shape, o.dtype) for shape, o in zip(shapes, spec.outputs, strict=True)]
         if len(shapes) > 1:
-            raise InputError(
-                f"out cannot be given for head {spec.name!r}, which returns {len(shapes)} arrays"
-            )
+            raise InputError(f"out cannot be given for head {spec.name!r}, which returns {len(shapes)} arrays")
         if not isinstance(out, np.ndarray) or out.shape != shapes[0] or out.dtype != spec.outputs[0].dtype:
             found = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
             raise InputError(f"out is {found}, expected {spec.outputs[0].dtype} {list(shapes[0])}")
@@ -175,9 +172,7 @@ class Session:
         numbers = list(streams)
         for s in numbers:
             if not _is_int(s) or not 0 <= s < self.batch_size:
-                raise InputError(
-                    f"stream {s!r} does not exist: this session has streams 0 to {self.batch_size - 1}"
-                )
+                raise InputError(f"stream {s!r} does not exist: this session has streams 0 to {self.batch_size - 1}")
         return np.array(sorted({int(s) for s in numbers}), dtype=np.int64)
 
     def rewind(self, n: int) -> None:
@@ -187,7 +182,8 @@ class Session:
             InputError: always; `fork` before what may have to be taken back.
         """
         raise InputError(
-            f"layout {self.info.layout!r} cannot rewind {n} tokens, it drops old rows at every call: fork() before them instead"
+            f"layout {self.info.layout!r} cannot rewind {n} tokens, it drops old rows at every call: "
+            "fork() before them instead"
         )
 
     def fork(self) -> Session:
@@ -215,9 +211,7 @@ class Session:
             InputError: for a layout that keeps something else; see `memory_tensors`.
         """
         if self.info.layout != "hidden":
-            raise InputError(
-                f"layout {self.info.layout!r} keeps no hidden states: use memory_tensors(stream)"
-            )
+            raise InputError(f"layout {self.info.layout!r} keeps no hidden states: use memory_tensors(stream)")
         return [layer["mem"] for layer in self.memory_tensors(stream)] if self.info.mem_len else []
 
     def memory_tensors(self, stream: int) -> list[Arrays]:
@@ -297,7 +291,8 @@ class Session:
             if head in self.info.heads:
                 return head
         raise InputError(
-            f"generation needs a head that names tokens, this bundle has {', '.join(self.info.heads)}: export with --head log_probs@last"
+            f"generation needs a head that names tokens, this bundle has {', '.join(self.info.heads)}: "
+            "export with --head log_probs@last"
         )
 
 

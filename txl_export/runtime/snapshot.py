@@ -58,17 +58,31 @@ def load(path: Path, info: ModelInfo) -> tuple[int, Arrays]:
     for key, ours in _identity(info, saved.get("batch_size", 0)).items():
         if saved.get(key) != ours:
             raise InputError(
-                f"{path} was saved with {key} {saved.get(key)!r}, this engine has {ours!r}: load the engine that saved it"
+                f"{path} was saved with {key} {saved.get(key)!r}, this engine has {ours!r}: "
+                "load the engine that saved it"
             )
     return int(saved["batch_size"]), state
 
 
-def check_state(path: Path, state: Arrays, like: Arrays) -> None:
-    """The state has the tensors, shapes and dtypes of `like`, but for rows of a memory that is still growing."""
+def check_state(path: Path, state: Arrays, like: Arrays, mem_len: int, grows: bool) -> None:
+    """The state has the tensors, shapes and dtypes of `like`.
+
+    Args:
+        path: the file, for messages.
+        state: what was read.
+        like: the state of a fresh session.
+        mem_len: M.
+        grows: whether memory tensors may hold any number of rows up to M.
+
+    Raises:
+        InputError: it does not fit, or holds NaN or Inf.
+    """
     for name, array in like.items():
         found = state.get(name)
-        fits = found is not None and found.dtype == array.dtype and found.ndim == array.ndim
-        if not fits or found.shape[0] != array.shape[0] or found.shape[2:] != array.shape[2:]:
+        shape = found.shape if found is not None else None
+        if grows and shape is not None and len(shape) == array.ndim > 1 and shape[1] <= mem_len:
+            shape = (shape[0], array.shape[1], *shape[2:])
+        if found is None or found.dtype != array.dtype or shape != array.shape:
             raise InputError(f"{path} is damaged: {name} does not fit this engine")
         if array.dtype.kind == "f" and not np.isfinite(found).all():
             raise InputError(f"{path} is damaged: {name} holds NaN or Inf")

@@ -1,0 +1,139 @@
+"""What `inspect` finds out, as JSON-ready dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from txl_export.bundle import Bundle
+from txl_export.checkpoints import detect_origin
+from txl_export.cli._options import HEAD, LAYOUT, PRECISION, SEGMENT_LENS, Reading, is_bundle
+from txl_export.config import Dialect, ModelConfig, apply_overrides
+from txl_export.cost import COSTED_LAYOUTS, body_parameters, export_bytes, token_cost
+from txl_export.errors import ConfigError, InputError
+from txl_export.named_configs import config_names, named_config
+from txl_export.segments import covering, parse_segments
+from txl_export.weights import count_parameters
+
+
+def describe(target: str, reading: Reading, mem_lens: Iterable[int]) -> dict[str, Any]:
+    """Everything `inspect` says of a checkpoint, a bundle or the name of a configuration.
+
+    Args:
+        target: a path, or a name that `named_config` knows; a path that exists goes first.
+        reading: how to read a checkpoint.
+        mem_lens: memory lengths to give costs at, besides the stored one.
+
+    Raises:
+        InputError: nothing is there; other errors are those of loading.
+    """
+    lengths = tuple(mem_lens)
+    if any(M < 0 for M in lengths):
+        raise InputError(f"mem_lens hold {min(lengths)}, expected 0 or more tokens")
+    path = Path(target)
+    if is_bundle(path):
+        bundle = reading.open(path)
+        assert isinstance(bundle, Bundle)
+        return _bundle(bundle, lengths)
+    if path.exists():
+        return _checkpoint(path, reading, lengths)
+    return _named(target, reading, lengths)
+
+
+def _checkpoint(path: Path, reading: Reading, mem_lens: tuple[int, ...]) -> dict[str, Any]:
+    origin, reason = (reading.origin, "given by --origin") if reading.origin else detect_origin(path)
+    checkpoint = reading.load(path)
+    return {
+        "kind": "checkpoint",
+        "path": str(path),
+        "origin": origin,
+        "reason": reason,
+        "notes": list(checkpoint.notes),
+        "vocabulary": checkpoint.vocab.kind if checkpoint.vocab else None,
+        "overrides": dict(checkpoint.overrides),
+        **_model(checkpoint.config, checkpoint.dialect, {*mem_lens, checkpoint.config.mem_len}),
+        "export": planned_export(checkpoint.config, checkpoint.dialect),
+    }
+
+
+def _named(name: str, reading: Reading, mem_lens: tuple[int, ...]) -> dict[str, Any]:
+    if name not in config_names():
+        raise InputError(f"{name} is no file, folder or configuration: configurations are {', '.join(config_names())}")
+    if reading.origin:
+        raise InputError(f"{name} is a configuration, which has no origin: leave out --origin")
+    config, dialect = apply_overrides(*named_config(name), reading.overrides)
+    return {
+        "kind": "configuration",
+        "name": name,
+        "overrides": reading.overrides,
+        **_model(config, dialect, {*mem_lens, config.mem_len}),
+        "export": planned_export(config, dialect),
+    }
+
+
+def _bundle(bundle: Bundle, mem_lens: tuple[int, ...]) -> dict[str, Any]:
+    m = bundle.manifest
+    value = m.to_dict()
+    judge = bundle.judge_path
+    return {
+        "kind": "bundle",
+        "path": str(bundle.path),
+        **{k: value[k] for k in ("schema", "layout", "precision", "mem_len", "segment_len", "max_batch")},
+        "vocabulary": bundle.vocab.kind if bundle.vocab else None,
+        "graphs": [{k: g[k] for k in ("file", "segment", "head")} for g in value["graphs"]],
+        "states": value["states"],
+        "bytes": sum(f["bytes"] for f in m.files.values()),
+        "judge": {
+            "origin": m.judge.get("origin"),
+            "recorded": m.judge.get("path"),
+            "found": str(judge) if judge else None,
+        },
+        "versions": dict(m.versions),
+        **_model(m.config, m.dialect, {*mem_lens, m.mem_len}),
+    }
+
+
+def _model(config: ModelConfig, dialect: Dialect, mem_lens: Iterable[int]) -> dict[str, Any]:
+    """Architecture, dialect, parameters, and the costs of a token at several M."""
+    return {
+        "model": config.to_dict(),
+        "dialect": dialect.to_dict(),
+        "parameters": {
+            "total": count_parameters(config),
+            "without_embedding_and_softmax": body_parameters(config),
+        },
+        "costs": [
+            {"mem_len": M, "layouts": {layout: _cost(config, M, layout) for layout in COSTED_LAYOUTS}}
+            for M in sorted(mem_lens)
+        ],
+    }
+
+
+def _cost(config: ModelConfig, mem_len: int, layout: str) -> dict[str, Any]:
+    cost = token_cost(config, mem_len, layout)
+    return {
+        "memory_bytes": cost.memory_bytes,
+        "flops_per_token": cost.total_flops,
+        "flops_by_part": cost.flops,
+        "bytes_read_per_token": cost.bytes_read,
+    }
+
+
+def planned_export(config: ModelConfig, dialect: Dialect) -> dict[str, Any]:
+    """What `export` makes unless told otherwise; {"impossible": why} where it refuses."""
+    try:
+        dialect.window(config, config.mem_len)
+    except ConfigError as e:
+        return {"impossible": str(e)}
+    asked = parse_segments(SEGMENT_LENS)
+    segments = covering(asked, cut_is_free=config.same_length)
+    longest = max(s.hi for s in segments)
+    return {
+        "mem_len": config.mem_len,
+        "segment_len": longest,
+        "layout": LAYOUT,
+        "precision": PRECISION,
+        "graphs": [{"segment": str(s), "head": HEAD, "added": s not in asked} for s in segments],
+        "bytes": export_bytes(config, config.mem_len, longest, len(segments)),
+    }

@@ -1,0 +1,156 @@
+"""Options that several verbs share, under one spelling each. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from txl_export.bundle import Bundle
+    from txl_export.checkpoints import Checkpoint
+    from txl_export.runtime import Engine
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# `txl_export.export`'s own defaults, which cannot be read here without importing torch; a test compares them.
+SEGMENT_LENS, LAYOUT, PRECISION, HEAD, TOP_K = ("1", "64"), "kv", "fp32", "log_probs", 40
+
+
+class CommaList(click.ParamType[Any]):
+    """Values separated by commas, each converted by `kind`; the values of a repeated option are joined."""
+
+    name = "list"
+
+    def __init__(self, kind: Callable[[str], Any] = str, what: str = "values") -> None:
+        """Take what converts one value, and a word for messages."""
+        self.kind, self.what = kind, what
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """Split and convert; a usage error for anything else."""
+        if not isinstance(value, str):
+            return tuple(value)
+        parts = [p.strip() for p in value.split(",")]
+        try:
+            return tuple(self.kind(p) for p in parts if p or self.fail(f"{value!r} has an empty entry", param, ctx))
+        except ValueError:
+            self.fail(f"{value!r} is no list of {self.what}, such as {self._example()}", param, ctx)
+
+    def _example(self) -> str:
+        return "1,64" if self.kind is int else "a,b"
+
+
+INTS = CommaList(int, "whole numbers")
+NAMES = CommaList(str, "names")
+
+
+def examples(*commands: str) -> str:
+    """The end of a verb's help: commands to copy, a test parses each."""
+    return "\b\nExamples:\n" + "\n".join(f"  txl-export {c}" for c in commands)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read a checkpoint: its origin, and evaluation values in place of the stored ones."""
+
+    origin: str | None
+    same_length: bool | None
+    clamp_len: int | None
+    initial_memory: str | None
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The values that were given, as `load_checkpoint` takes them."""
+        values = {n: getattr(self, n) for n in ("same_length", "clamp_len", "initial_memory")}
+        return {n: v for n, v in values.items() if v is not None}
+
+    def load(self, path: Path) -> Checkpoint:
+        """Load a checkpoint; raises CheckpointError or ConfigError."""
+        from txl_export.checkpoints import load_checkpoint
+
+        return load_checkpoint(path, self.origin, self.overrides)
+
+    def open(self, path: Path) -> Bundle | Checkpoint:
+        """Open a bundle or load a checkpoint; raises InputError for values that a bundle cannot change."""
+        from txl_export.bundle import Bundle
+        from txl_export.errors import InputError
+
+        if not is_bundle(path):
+            return self.load(path)
+        if self.origin or self.overrides:
+            names = ["origin"] * bool(self.origin) + list(self.overrides)
+            flags = ", ".join("--" + n.replace("_", "-") for n in names)
+            raise InputError(f"{path} is a bundle, {flags} cannot change its graphs: export again with {flags}")
+        return Bundle.open(path)
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a path is a bundle's folder."""
+    from txl_export.bundle import MANIFEST
+
+    return (path / MANIFEST).is_file()
+
+
+def checkpoint_options(function: F) -> F:
+    """Add --origin and the evaluation values; the verb gets them as one `reading`."""
+
+    @click.option("--origin", help="Implementation the checkpoint comes from; detected when not given.")
+    @click.option("--same-length/--no-same-length", default=None, help="Every query sees equally many keys.")
+    @click.option("--clamp-len", type=int, help="Distances above it share one position; -1 for none.")
+    @click.option("--initial-memory", type=click.Choice(["empty", "zeros"]), help="What streams start from.")
+    @functools.wraps(function)
+    def wrapped(
+        *args: Any,
+        origin: str | None,
+        same_length: bool | None,
+        clamp_len: int | None,
+        initial_memory: str | None,
+        **rest: Any,
+    ) -> Any:
+        return function(*args, reading=Reading(origin, same_length, clamp_len, initial_memory), **rest)
+
+    return wrapped  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Running:
+    """How to run a model."""
+
+    backend: str | None
+    mem_len: int | None
+    segment_len: int | None
+    threads: int | None
+
+    def load(self, source: Bundle | Checkpoint) -> Engine:
+        """The engine of a bundle or checkpoint."""
+        from txl_export.runtime import Engine
+
+        return Engine.load(source, self.backend, self.mem_len, self.segment_len, self.threads)
+
+
+def engine_options(function: F) -> F:
+    """Add --backend, --mem-len, --segment-len and --threads; the verb gets them as one `running`."""
+
+    @click.option("--backend", metavar="NAME", help="onnxruntime or eager; the fastest that works when not given.")
+    @click.option("--mem-len", type=int, help="Memory length M in tokens (of a checkpoint; a bundle's is fixed).")
+    @click.option("--segment-len", type=int, help="Tokens per segment; the bundle's when not given.")
+    @click.option("--threads", type=int, help="CPU threads; all cores when not given.")
+    @functools.wraps(function)
+    def wrapped(
+        *args: Any,
+        backend: str | None,
+        mem_len: int | None,
+        segment_len: int | None,
+        threads: int | None,
+        **rest: Any,
+    ) -> Any:
+        return function(*args, running=Running(backend, mem_len, segment_len, threads), **rest)
+
+    return wrapped  # type: ignore[return-value]
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")

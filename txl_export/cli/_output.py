@@ -1,0 +1,112 @@
+"""What verbs print: JSON or tables on stdout, progress on a terminal's stderr. rich is imported when used."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+Report = Callable[[str, int, int], None]
+
+PLAIN_WIDTH = 120  # of tables that go to a file or a pipe
+
+
+def print_json(value: Any) -> None:
+    """One JSON object; numbers that JSON lacks become null."""
+    click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether someone watches."""
+    return stream.isatty()
+
+
+def console() -> Console:
+    """Where tables go: stdout, names printed as they are."""
+    from rich.console import Console
+
+    width = None if is_terminal(sys.stdout) else PLAIN_WIDTH
+    return Console(width=width, markup=False, highlight=False, emoji=False)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> None:
+    """A table whose first `left` columns hold words and the others numbers."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if i < left else "right")
+    for row in rows:
+        table.add_row(*map(str, row))
+    console().print(table)
+
+
+def print_fields(fields: dict[str, object]) -> None:
+    """Names and values, one pair a line; pairs whose value is None are left out."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for name, value in fields.items():
+        if value is not None:
+            table.add_row(name, str(value))
+    console().print(table)
+
+
+def si(value: float, unit: str = "") -> str:
+    """A number in three digits with a decimal prefix: 1234567 -> "1.23 M"."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(value) < 999.5 or prefix == "T":
+            break
+        value /= 1000
+    digits = f"{value:.3g}" if prefix else f"{value:g}"
+    return f"{digits} {prefix}{unit}".rstrip()
+
+
+@contextlib.contextmanager
+def progress(unit: str = "") -> Iterator[Report]:
+    """A bar on stderr that leaves nothing behind; where stderr is no terminal, nothing at all.
+
+    Args:
+        unit: what is counted, to show its rate; empty for steps without a meaningful rate.
+
+    Yields:
+        What to call with (what is being done, steps done, steps in all).
+    """
+    if not is_terminal(sys.stderr):
+        yield lambda *_: None
+        return
+    with _bar(unit) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda text, done, total: bar.update(task, description=text, completed=done, total=total)
+
+
+def _bar(unit: str) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "")
+
+    console = Console(stderr=True, markup=False)
+    columns = [TextColumn("{task.description}", markup=False), BarColumn(), *[Rate()] * bool(unit)]
+    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True)

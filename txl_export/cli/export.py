@@ -1,0 +1,110 @@
+"""`txl-export export`: from a checkpoint to a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txl_export.cli._options import (
+    HEAD,
+    LAYOUT,
+    NAMES,
+    PRECISION,
+    SEGMENT_LENS,
+    TOP_K,
+    Reading,
+    checkpoint_options,
+    examples,
+    json_option,
+)
+from txl_export.cli._output import print_json, print_table, progress, si
+
+if TYPE_CHECKING:
+    from txl_export.bundle import Bundle
+
+EXAMPLES = examples(
+    "export models/stdlib-bytes -o engines/stdlib-bytes",
+    "export models/stdlib-bytes -o engines/long --mem-len 1600 --segment-lens 1,16,1-64",
+    "export models/stdlib-bytes -o engines/heads --head log_probs --head target,top_k@last --top-k 10",
+    "export models/stdlib-bytes -o engines/even --same-length --clamp-len 400 --keep-checkpoint",
+)
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("checkpoint", metavar="CKPT", type=click.Path(path_type=Path))
+@click.option("-o", "--out-dir", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The bundle.")
+@click.option("--mem-len", type=int, help="Memory length M in tokens; the checkpoint's when not given.")
+@click.option(
+    "--segment-lens",
+    type=NAMES,
+    default=",".join(SEGMENT_LENS),
+    help="A graph for each: a number of tokens, or a range such as 1-64.",
+)
+@click.option("--layout", default=LAYOUT, metavar="hidden|kv", help="What the memory tensors hold.")
+@click.option("--precision", default=PRECISION, metavar="fp32", help="Type of the graphs' numbers.")
+@click.option(
+    "--head",
+    "heads",
+    type=NAMES,
+    multiple=True,
+    default=(HEAD,),
+    help="What graphs return: log_probs, logits, target, top_k, features; NAME@last for the last position"
+    " only. Repeatable, or several with commas; the first is the default of sessions.",
+)
+@click.option("--segment-len", type=int, help="Tokens a feed is cut into by default; the longest when not given.")
+@click.option("--top-k", type=int, default=TOP_K, help="Tokens that head top_k returns.")
+@click.option("--keep-checkpoint", is_flag=True, help="Put a copy of the checkpoint into the bundle.")
+@checkpoint_options
+@json_option
+def command(
+    checkpoint: Path,
+    out_dir: Path,
+    heads: tuple[tuple[str, ...], ...],
+    reading: Reading,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Export a checkpoint as a bundle of ONNX graphs with the memory as inputs and outputs.
+
+    An existing bundle is replaced once the new one is complete.
+    """
+    import txl_export
+
+    loaded = reading.load(checkpoint)
+    with progress() as report:
+        head = [name for group in heads for name in group]
+        bundle = txl_export.export(loaded, out_dir, head=head, progress=report, **options)
+    if as_json:
+        print_json(_summary(bundle))
+    else:
+        _print(bundle)
+
+
+def _summary(bundle: Bundle) -> dict[str, Any]:
+    m = bundle.manifest
+    return {
+        "bundle": str(bundle.path),
+        "layout": m.layout,
+        "precision": m.precision,
+        "mem_len": m.mem_len,
+        "segment_len": m.segment_len,
+        "heads": list(m.heads),
+        "graphs": [{"file": g.file, "segment": str(g.segment), "head": g.head} for g in m.graphs],
+        "files": {name: entry["bytes"] for name, entry in m.files.items()},
+        "bytes": sum(entry["bytes"] for entry in m.files.values()),
+    }
+
+
+def _print(bundle: Bundle) -> None:
+    m, summary = bundle.manifest, _summary(bundle)
+    graphs = {g.file: g for g in m.graphs}
+    rows = []
+    for name, size in summary["files"].items():
+        graph = graphs.get(name)
+        rows.append((name, graph.head if graph else "", str(graph.segment) if graph else "", si(size, "B")))
+    total = si(summary["bytes"], "B")
+    title = f"{bundle.path}: M = {m.mem_len}, layout {m.layout}, {m.precision}, {total}"
+    print_table(title, ("file", "head", "tokens per call", "size"), rows, left=3)
+    click.echo(f"next: txl-export verify {bundle.path}")

@@ -1,0 +1,104 @@
+"""`txl-export score`: how well a model predicts a text."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txl_export.cli._files import encode, read_ids, read_text
+from txl_export.cli._options import (
+    Reading,
+    Running,
+    checkpoint_options,
+    engine_options,
+    examples,
+    json_option,
+)
+from txl_export.cli._output import print_fields, print_json, progress
+from txl_export.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from txl_export.runtime import Engine
+
+EXAMPLES = examples(
+    "score engines/stdlib-bytes README.md",
+    "score models/stdlib-bytes README.md --mem-len 512 --max-tokens 4096",
+    "score engines/stdlib-bytes - --json < README.md",
+)
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("source", metavar="BUNDLE|CKPT", type=click.Path(path_type=Path))
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
+@click.option("--ids", "ids_file", type=click.Path(path_type=Path), help="Token ids, [n], as .npy, in place of FILE.")
+@click.option("--max-tokens", type=click.IntRange(2), help="Read no more tokens than these.")
+@engine_options
+@checkpoint_options
+@json_option
+def command(
+    source: Path,
+    file: Path | None,
+    ids_file: Path | None,
+    max_tokens: int | None,
+    running: Running,
+    reading: Reading,
+    as_json: bool,
+) -> None:
+    """Measure how well a model predicts a text: perplexity, bits per byte.
+
+    FILE is read as one long stream, - is standard input. Its first token is given, not predicted.
+    """
+    if (file is None) == (ids_file is None):
+        raise InputError("score needs one text: give FILE (- for stdin) or --ids FILE.npy")
+    text = None if file is None else read_text(file)
+    ids = None if ids_file is None else read_ids(ids_file)
+    engine = running.load(reading.open(source))
+    if text is not None:
+        ids = encode(engine.info.vocab, text, "--ids FILE.npy")
+    assert ids is not None
+    result = _score(engine, ids[:max_tokens])
+    if as_json:
+        print_json(result)
+    else:
+        _print(result)
+
+
+def _score(engine: Engine, ids: np.ndarray) -> dict[str, Any]:
+    engine.warm_up()  # loading is no part of the tokens per second
+    predicted = len(ids) - 1
+    started = time.perf_counter()
+    with progress("tokens") as report:
+        nats = engine.score(ids, progress=lambda done: report("scoring", done, predicted))
+    seconds = time.perf_counter() - started
+    bits = nats * predicted / math.log(2)
+    vocab = engine.info.vocab
+    return {
+        "tokens": predicted,
+        "nats_per_token": nats,
+        "perplexity": math.exp(nats) if nats < 700 else math.inf,
+        "bits_per_byte": bits / len(vocab.decode(ids[1:].tolist())) if vocab else None,
+        "seconds": seconds,
+        "tokens_per_second": predicted / seconds,
+        "backend": engine.backend,
+        "mem_len": engine.info.mem_len,
+        "segment_len": engine.info.segment_len,
+    }
+
+
+def _print(result: dict[str, Any]) -> None:
+    bits = result["bits_per_byte"]
+    print_fields(
+        {
+            "bits per byte": None if bits is None else f"{bits:.4f}",
+            "perplexity": f"{result['perplexity']:.4f} per token",
+            "nats per token": f"{result['nats_per_token']:.4f}",
+            "tokens": f"{result['tokens']:,} in {result['seconds']:.1f} s, {result['tokens_per_second']:,.0f}/s",
+            "run on": f"{result['backend']}, M = {result['mem_len']}, segments of {result['segment_len']}",
+        }
+    )

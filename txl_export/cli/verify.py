@@ -1,0 +1,86 @@
+"""`txl-export verify`: the same tokens through a bundle and its judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from txl_export.cli._files import read_ids, read_text
+from txl_export.cli._options import examples, json_option
+from txl_export.cli._output import console, print_json, progress
+from txl_export.errors import InputError, ToleranceError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+EXAMPLES = examples(
+    "verify engines/stdlib-bytes",
+    "verify engines/stdlib-bytes --text README.md --segments 200",
+    "verify engines/stdlib-bytes --random 1 --segments 32 --segment-len 7 --batch-size 3",
+    "verify engines/stdlib-bytes --checkpoint models/stdlib-bytes --json",
+)
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
+@click.option("--checkpoint", metavar="CKPT", type=click.Path(path_type=Path), help="The judge; the bundle's own else.")
+@click.option("--text", "text_file", type=click.Path(path_type=Path), help="Text to run; - for stdin.")
+@click.option("--ids", "ids_file", type=click.Path(path_type=Path), help="Token ids, [n] or [B, n], as .npy.")
+@click.option("--random", "seed", type=int, metavar="SEED", help="Random tokens.")
+@click.option("--segments", type=int, default=64, help="Segments to compare.")
+@click.option("--segment-len", type=int, help="Tokens per segment; the bundle's when not given.")
+@click.option("--batch-size", type=int, default=1, help="Streams run together.")
+@click.option("--head", help="Head to compare; the bundle's first when not given.")
+@click.option("--backend", metavar="NAME", help="What runs the bundle; the fastest that works when not given.")
+@json_option
+def command(
+    bundle: Path,
+    checkpoint: Path | None,
+    text_file: Path | None,
+    ids_file: Path | None,
+    seed: int | None,
+    segments: int,
+    segment_len: int | None,
+    batch_size: int,
+    head: str | None,
+    backend: str | None,
+    as_json: bool,
+) -> None:
+    """Compare a bundle with the model it was exported from, over many segments.
+
+    Exits with 1 when something is out of tolerance, naming the first segment and layer.
+    """
+    text, ids = _tokens(text_file, ids_file, seed)
+
+    from txl_export.verification import render, verify
+
+    with progress() as report:
+        result = verify(
+            bundle,
+            checkpoint=checkpoint,
+            text=text,
+            ids=ids,
+            random=seed,
+            segments=segments,
+            segment_len=segment_len,
+            batch_size=batch_size,
+            head=head,
+            backend=backend,
+            progress=lambda done, total: report("comparing segments", done, total),
+        )
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        render(result, console())
+    if not result.passed:
+        raise ToleranceError(result.failure or "out of tolerance")
+
+
+def _tokens(text_file: Path | None, ids_file: Path | None, seed: int | None) -> tuple[bytes | None, np.ndarray | None]:
+    if sum(x is not None for x in (text_file, ids_file, seed)) > 1:
+        raise InputError("--text, --ids and --random each choose the tokens: give one of them")
+    text = None if text_file is None else read_text(text_file)
+    ids = None if ids_file is None else read_ids(ids_file, max_rank=2)
+    return text, ids

@@ -1,0 +1,7 @@
+"""Proof that a bundle gives the trained model's numbers: the same tokens through both, segment by segment."""
+
+from txl_export.verification.render import render
+from txl_export.verification.report import Report, SegmentResult
+from txl_export.verification.run import verify
+
+__all__ = ["Report", "SegmentResult", "render", "verify"]

@@ -1,0 +1,216 @@
+"""What a verification found, and whether it is within tolerance."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from txl_export.verification.measures import Measures
+from txl_export.verification.trend import Trend
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What a precision may differ by.
+
+    Attributes:
+        log_probs: largest difference, nats; None to report only.
+        perplexity: relative difference on real text.
+        top1: least share of equal best tokens.
+    """
+
+    log_probs: float | None
+    perplexity: float
+    top1: float
+
+
+# From the precision of a bundle; the reference's own rounding may widen the first two (see `Report.noise`).
+TOLERANCES = {"fp32": Tolerance(1e-4, 1e-6, 1.0)}
+# A tolerance is at least this many times the reference's own difference between float32 and float64.
+NOISE_FACTOR = 5.0
+# Memory that differs by more than this share of a layer's largest value is named as the place of an error.
+MEMORY_SHARE = 1e-4
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The reference's own rounding on these tokens: float32 against float64."""
+
+    log_probs: float
+    perplexity: float
+
+
+@dataclass(frozen=True)
+class SegmentResult:
+    """One segment: distances of the answers, and of the memory after it.
+
+    Attributes:
+        index: number of the segment, from 0.
+        start: tokens that each stream had consumed before it.
+        length: its tokens.
+        measures: distances of the answers.
+        memory: per layer, the largest difference of a remembered number, as a share of the layer's largest.
+    """
+
+    index: int
+    start: int
+    length: int
+    measures: Measures
+    memory: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of `verify`.
+
+    Attributes:
+        bundle: the bundle's path.
+        checkpoint: the judge's path.
+        backend: what ran the bundle.
+        layout: its memory layout.
+        precision: its precision.
+        head: the head compared.
+        mem_len: M.
+        segment_len: tokens per segment.
+        batch_size: streams.
+        source: where the tokens come from.
+        real: whether perplexity is judged.
+        segments: results in order.
+        trend: whether errors grow.
+        noise: the reference's own rounding; None when no difference called for measuring it.
+        notes: what a reader should know, a line each.
+    """
+
+    bundle: str
+    checkpoint: str
+    backend: str
+    layout: str
+    precision: str
+    head: str
+    mem_len: int
+    segment_len: int
+    batch_size: int
+    source: str
+    real: bool
+    segments: tuple[SegmentResult, ...]
+    trend: Trend
+    noise: Noise | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def limits(self) -> Tolerance:
+        """The tolerances that apply: the precision's, or what the reference's own rounding calls for."""
+        base = TOLERANCES[self.precision]
+        if self.noise is None or base.log_probs is None:
+            return base
+        return Tolerance(
+            max(base.log_probs, NOISE_FACTOR * self.noise.log_probs),
+            max(base.perplexity, NOISE_FACTOR * self.noise.perplexity),
+            base.top1,
+        )
+
+    @property
+    def max_abs(self) -> float:
+        """Largest difference of all segments."""
+        return max(s.measures.max_abs for s in self.segments)
+
+    def _sum(self, name: str) -> float | None:
+        values = [getattr(s.measures, name) for s in self.segments]
+        return None if any(v is None for v in values) else float(sum(values))
+
+    @property
+    def perplexities(self) -> tuple[float, float] | None:
+        """Perplexity by the bundle and by the reference, exp of mean nats; None where the head gives none."""
+        found, expected, n = self._sum("nll"), self._sum("nll_reference"), self._sum("targets")
+        if found is None or expected is None or not n:
+            return None
+        return _exp(found / n), _exp(expected / n)
+
+    @property
+    def perplexity_difference(self) -> float | None:
+        """Relative difference of the perplexities."""
+        found, expected, n = self._sum("nll"), self._sum("nll_reference"), self._sum("targets")
+        if found is None or expected is None or not n:
+            return None
+        return abs(math.expm1(min((found - expected) / n, 700.0))) if math.isfinite(found) else math.inf
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything is within tolerance."""
+        return self.failure is None
+
+    @property
+    def failure(self) -> str | None:
+        """One line that names the first segment and layer out of tolerance; None when there is none."""
+        limits = self.limits
+        for s in self.segments:
+            if limits.log_probs is not None and not s.measures.max_abs <= limits.log_probs:
+                what = f"{self.head} differs by {s.measures.max_abs:.1e}, tolerance {limits.log_probs:.1e}"
+                return self._failed(s, what)
+            if s.measures.top1 is not None and s.measures.top1 < limits.top1:
+                return self._failed(
+                    s, f"best token agrees at {s.measures.top1:.1%} of positions, expected {limits.top1:.0%}"
+                )
+        apart = self.perplexity_difference
+        if self.real and apart is not None and not apart <= limits.perplexity:
+            return f"perplexity differs by {apart:.1e} relative, tolerance {limits.perplexity:.1e}"
+        if self.trend.drifts:
+            return f"errors grow with the number of segments: {self.trend.describe()}"
+        return None
+
+    def _failed(self, s: SegmentResult, what: str) -> str:
+        layer = next((n for n, share in enumerate(s.memory) if not share <= MEMORY_SHARE), None)
+        where = (
+            f"layer {layer} is the first whose memory differs" if layer is not None else "every layer's memory agrees"
+        )
+        return f"segment {s.index} (token {s.start}): {what}; {where}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dict; infinities become null."""
+        limits, perplexities = self.limits, self.perplexities
+        names = (
+            "bundle",
+            "checkpoint",
+            "backend",
+            "layout",
+            "precision",
+            "head",
+            "mem_len",
+            "segment_len",
+            "batch_size",
+        )
+        value: dict[str, Any] = {name: getattr(self, name) for name in names}
+        value |= {
+            "source": self.source,
+            "passed": self.passed,
+            "failure": self.failure,
+            "max_abs": self.max_abs,
+            "perplexity": perplexities[0] if perplexities else None,
+            "perplexity_reference": perplexities[1] if perplexities else None,
+            "perplexity_difference": self.perplexity_difference,
+            "tolerance": dataclasses.asdict(limits),
+            "noise": dataclasses.asdict(self.noise) if self.noise else None,
+            "trend": dataclasses.asdict(self.trend) | {"text": self.trend.describe()},
+            "notes": list(self.notes),
+            "segments": [_flat(s) for s in self.segments],
+        }
+        return _finite(value)
+
+
+def _flat(s: SegmentResult) -> dict[str, Any]:
+    value = dataclasses.asdict(s)
+    return value | value.pop("measures")
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700 else math.inf
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,181 @@
+"""`verify`: run a bundle and its judge over the same tokens and compare after every segment."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from txl_export.bundle import Bundle
+from txl_export.checkpoints import Checkpoint, load_checkpoint
+from txl_export.config import OVERRIDABLE_CONFIG
+from txl_export.errors import InputError, TxlError
+from txl_export.runtime.engine import Engine
+from txl_export.runtime.session import Session
+from txl_export.verification.measures import MEASURES
+from txl_export.verification.report import TOLERANCES, Noise, Report, SegmentResult
+from txl_export.verification.tokens import Tokens, choose
+from txl_export.verification.trend import fit
+
+if TYPE_CHECKING:
+    from txl_export.backends.eager import EagerStreams
+
+Progress = Callable[[int, int], None]
+
+
+def verify(
+    bundle: str | Path | Bundle,
+    checkpoint: str | Path | Checkpoint | None = None,
+    text: bytes | None = None,
+    ids: np.ndarray | None = None,
+    random: int | None = None,
+    segments: int = 64,
+    segment_len: int | None = None,
+    batch_size: int = 1,
+    head: str | None = None,
+    backend: str | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Compare a bundle with the trained model over many segments, the memory fed back in both.
+
+    Args:
+        bundle: the bundle, or its folder.
+        checkpoint: the judge; None for the one that the manifest names.
+        text: bytes of a text to run on, by the bundle's vocabulary.
+        ids: tokens to run on, integers [n] or [B, n].
+        random: seed of random tokens; the source when none is given.
+        segments: how many segments to run, at most.
+        segment_len: tokens per segment; None for the bundle's default.
+        batch_size: streams; a text is dealt to them in adjoining parts.
+        head: the head to compare; None for the bundle's first.
+        backend: what runs the bundle; None for the fastest here.
+        progress: called with (segments done, segments in all).
+
+    Returns:
+        The report; `report.passed` says whether all is within tolerance.
+
+    Raises:
+        InputError: tokens, numbers or a head that do not fit, or no judge to be found.
+        BundleError, CheckpointError: a bundle or judge that cannot be read.
+    """
+    opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+    if segments < 1:
+        raise InputError(f"segments is {segments}, expected 1 or more")
+    engine = Engine.load(opened, backend, segment_len=segment_len)
+    judge, notes = _judge(opened, checkpoint)
+    cut, name = engine.info.segment_len, head or engine.info.heads[0]
+    tokens = choose(text, ids, random, opened.vocab, engine.info.config.vocab_size, batch_size, segments * cut + 1)
+    compared = Engine.load(judge, "eager", mem_len=opened.manifest.mem_len)
+    results = _run(engine.session(batch_size), compared.session(batch_size), tokens, cut, name, progress)
+    if len(results) < segments:
+        notes = (*notes, f"the {tokens.source} ended after {len(results)} of {segments} segments")
+    settled = engine.info.config.n_layer * engine.info.mem_len
+    report = Report(
+        bundle=str(opened.path),
+        checkpoint=str(judge.path or "checkpoint in memory"),
+        backend=engine.backend,
+        layout=engine.info.layout,
+        precision=opened.manifest.precision,
+        head=name,
+        mem_len=engine.info.mem_len,
+        segment_len=cut,
+        batch_size=batch_size,
+        source=tokens.source,
+        real=tokens.real,
+        segments=tuple(results),
+        trend=fit([r.measures.max_abs for r in results], [r.start for r in results], settled, cut),
+        notes=notes,
+    )
+    return report if report.passed else dataclasses.replace(report, noise=_noise(judge, report, tokens))
+
+
+def _judge(bundle: Bundle, given: str | Path | Checkpoint | None) -> tuple[Checkpoint, tuple[str, ...]]:
+    """The checkpoint that the bundle is compared with, with the evaluation values it was exported with."""
+    recorded = bundle.manifest.judge
+    path = bundle.judge_path if given is None else given
+    if path is None:
+        raise InputError(
+            f"the checkpoint of {bundle.path} is not at {recorded.get('path')!r}: say where it is with --checkpoint"
+        )
+    overrides: dict[str, Any] = dict(recorded.get("overrides", {}))
+    judge = path if isinstance(path, Checkpoint) else load_checkpoint(path, overrides=overrides)
+    ours, theirs = bundle.manifest.config.to_dict(), judge.config.to_dict()
+    # The memory length is the bundle's; dropout plays no part in evaluation.
+    odd = [k for k in ours if ours[k] != theirs[k] and k not in ("mem_len", "dropout", "dropatt")]
+    if odd:
+        kind = "evaluated with" if odd[0] in OVERRIDABLE_CONFIG else "exported from a model with"
+        raise InputError(
+            f"{judge.path} has {odd[0]} {theirs[odd[0]]!r}, the bundle was {kind} {ours[odd[0]]!r}: "
+            "give the checkpoint that it was exported from"
+        )
+    return judge, _changed_note(judge, recorded)
+
+
+def _changed_note(judge: Checkpoint, recorded: Any) -> tuple[str, ...]:
+    from txl_export.graphs.export import weights_hash
+
+    if judge.path is None or not recorded.get("sha256") or judge.origin != recorded.get("origin"):
+        return ()
+    try:
+        same = weights_hash(judge.path) == recorded["sha256"]
+    except (OSError, TxlError):
+        return ()
+    return () if same else (f"{judge.path} has changed since the export",)
+
+
+def _run(
+    session: Session, judge: Session, tokens: Tokens, cut: int, head: str, progress: Progress | None
+) -> list[SegmentResult]:
+    """Feed both segment by segment."""
+    spec = session.info.head(head)
+    total = max(1, (tokens.ids.shape[1] - 1) // cut)
+    results = []
+    for i in range(total):
+        x, y = tokens.ids[:, i * cut : (i + 1) * cut], tokens.ids[:, i * cut + 1 : (i + 1) * cut + 1]
+        x = x[:, : y.shape[1]]  # a text shorter than one segment ends with a target
+        asked = y[:, -1:] if spec.last_only else y
+        targets = asked if spec.takes_targets else None
+        found = session.feed(x, cut, head, targets=targets)
+        expected = judge.feed(x, cut, head, targets=targets)
+        measures = MEASURES[spec.kind](found, expected, asked)
+        results.append(SegmentResult(i, i * cut, x.shape[1], measures, _memory_apart(session, judge)))
+        if progress:
+            progress(i + 1, total)
+    return results
+
+
+def _memory_apart(session: Session, judge: Session) -> tuple[float, ...]:
+    """Per layer the largest difference of the memories of all streams, as a share of the layer's largest value."""
+    reference: EagerStreams = judge._streams  # type: ignore[assignment]
+    apart, largest = np.zeros(session.info.config.n_layer), np.full(session.info.config.n_layer, 1e-30)
+    if not session.info.mem_len:
+        return tuple(apart)
+    for stream in range(session.batch_size):
+        expected = reference.projected_memory(stream, session.info.layout)
+        for n, (a, b) in enumerate(zip(session.memory_tensors(stream), expected, strict=True)):
+            for kind in b:
+                apart[n] = max(apart[n], float(np.abs(a[kind] - b[kind]).max()))
+                largest[n] = max(largest[n], float(np.abs(b[kind]).max()))
+    return tuple(float(share) for share in apart / largest)
+
+
+def _noise(judge: Checkpoint, report: Report, tokens: Tokens) -> Noise | None:
+    """The reference's own rounding on the same tokens, float32 against float64; None where nothing has a tolerance."""
+    from txl_export.backends.eager import EagerModel
+
+    if TOLERANCES[report.precision].log_probs is None:
+        return None
+    sessions = [
+        Session(model, report.batch_size)
+        for model in (
+            EagerModel(judge, report.mem_len, report.segment_len),
+            EagerModel(judge, report.mem_len, report.segment_len).double(),
+        )
+    ]
+    single, double = sessions
+    results = _run(single, double, tokens, report.segment_len, report.head, None)
+    rounding = dataclasses.replace(report, segments=tuple(results))
+    return Noise(rounding.max_abs, rounding.perplexity_difference or 0.0)
