@@ -60,11 +60,7 @@ def pairwise(options: dict[str, list[Any]], seed: int = 0) -> list[dict[str, Any
 def all_pairs(options: dict[str, list[Any]]) -> set[Any]:
     names = list(options)
     return {
-        ((a, x), (b, y))
-        for i, a in enumerate(names)
-        for b in names[i + 1 :]
-        for x in options[a]
-        for y in options[b]
+        ((a, x), (b, y)) for i, a in enumerate(names) for b in names[i + 1 :] for x in options[a] for y in options[b]
     }
 
 

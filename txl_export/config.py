@@ -176,7 +176,9 @@ class Dialect:
             self.initial_memory,
             " or ".join(INITIAL_MEMORIES),
         )
-        _require(_is_int(self.window_extra) and self.window_extra in (0, 1), "window_extra", self.window_extra, "0 or 1")
+        _require(
+            _is_int(self.window_extra) and self.window_extra in (0, 1), "window_extra", self.window_extra, "0 or 1"
+        )
         _require(
             self.cluster_order in CLUSTER_ORDERS,
             "cluster_order",

@@ -100,6 +100,8 @@ def replacing_folder(target: Path) -> Iterator[Path]:
     """
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_file():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
         try:
             yield work

@@ -26,9 +26,7 @@ class NaiveStream:
         self.w = {name: w.astype(np.float64) for name, w in checkpoint.weights.items()}
         # The inputs of each layer by position; with "zeros" there are M rows before position 0.
         first = -self.c.mem_len if self.d.initial_memory == "zeros" else 0
-        self.inputs = [
-            {k: np.zeros(self.c.d_model) for k in range(first, 0)} for _ in range(self.c.n_layer)
-        ]
+        self.inputs = [{k: np.zeros(self.c.d_model) for k in range(first, 0)} for _ in range(self.c.n_layer)]
         self.position = 0
 
     def segment(self, ids: list[int]) -> np.ndarray:

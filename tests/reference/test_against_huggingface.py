@@ -67,9 +67,7 @@ def test_log_probs_and_memories_are_hugging_faces(row, tmp_path):
     assert consumed > 7 * checkpoint.config.mem_len
     for rows, expected in zip(memory.hidden, mems, strict=True):
         expected = expected.transpose(0, 1)
-        np.testing.assert_allclose(
-            rows.numpy(), expected.numpy(), rtol=0, atol=1e-5 * expected.abs().max().item()
-        )
+        np.testing.assert_allclose(rows.numpy(), expected.numpy(), rtol=0, atol=1e-5 * expected.abs().max().item())
 
 
 def test_the_comparison_would_see_a_wrong_dialect(tmp_path):

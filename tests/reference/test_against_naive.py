@@ -91,9 +91,7 @@ def test_each_field_changes_the_numbers_as_the_equations_say(field):
     checkpoint = random_checkpoint(tiny_config(**base), std=0.3)
     in_config = field in {f.name for f in dataclasses.fields(checkpoint.config)}
     part = "config" if in_config else "dialect"
-    changed = dataclasses.replace(
-        checkpoint, **{part: dataclasses.replace(getattr(checkpoint, part), **change)}
-    )
+    changed = dataclasses.replace(checkpoint, **{part: dataclasses.replace(getattr(checkpoint, part), **change)})
     before, _, _ = run_both(checkpoint)
     after, naive, _ = run_both(changed)
     moved = max(np.abs(a - b).max() for a, b in zip(before, after, strict=True))

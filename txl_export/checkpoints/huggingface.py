@@ -30,7 +30,11 @@ _DEFAULTS: dict[str, Any] = {
     "vocab_size": 267735, "cutoffs": [20000, 40000, 200000], "d_model": 1024, "d_embed": 1024, "n_head": 16,
     "d_head": 64, "d_inner": 4096, "div_val": 4, "pre_lnorm": False, "n_layer": 18, "mem_len": 1600,
     "clamp_len": 1000, "same_length": True, "attn_type": 0, "dropout": 0.1, "dropatt": 0.0, "untie_r": True,
-    "tie_word_embeddings": True, "layer_norm_epsilon": 1e-5,
+    "tie_word_embeddings": True, "proj_share_all_but_first": True, "layer_norm_epsilon": 1e-5,
+}  # fmt: skip
+# `TransfoXLConfig.attribute_map`: other names that a config.json may use.
+_ALIASES = {
+    "n_token": "vocab_size", "hidden_size": "d_model", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
 }  # fmt: skip
 
 
@@ -59,14 +63,15 @@ def load(path: Path) -> Checkpoint:
 
 def parse_config(value: dict[str, Any]) -> tuple[ModelConfig, Dialect]:
     """The architecture and dialect that a config.json describes; raises ConfigError."""
-    v = _DEFAULTS | value
+    v = _DEFAULTS | {_ALIASES.get(key, key): found for key, found in value.items()}
     cutoffs = _list(v, "cutoffs")
-    tie_projs = _list(v, "tie_projs") if "tie_projs" in v else [False] + [True] * len(cutoffs)
+    shared = bool(v["proj_share_all_but_first"])
+    tie_projs = _list(v, "tie_projs") if "tie_projs" in v else [False] + [shared] * len(cutoffs)
     config = ModelConfig(
         cutoffs=tuple(cutoffs),
         tie_projs=tuple(tie_projs),
         tie_weight=v["tie_word_embeddings"],
-        vocab_size=v.get("n_token", v["vocab_size"]),
+        vocab_size=v["vocab_size"],
         **{k: v[k] for k in ("n_layer", "n_head", "d_model", "d_head", "d_inner", "d_embed", "div_val")},
         **{k: v[k] for k in ("pre_lnorm", "untie_r", "mem_len", "clamp_len", "same_length")},
         **{k: v[k] for k in ("dropout", "dropatt", "attn_type")},

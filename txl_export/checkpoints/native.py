@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from txl_export.checkpoints.base import Checkpoint
 from txl_export.checkpoints.tensors import read_safetensors
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import CheckpointError
-from txl_export.files import read_json, replacing_folder, write_atomic, write_json
+from txl_export.files import disk_errors, read_json, replacing_folder, write_atomic, write_json
 from txl_export.vocabulary import vocabulary_from_dict
 
 FORMAT = "txl-export"
@@ -67,11 +68,15 @@ def save(path: Path | str, checkpoint: Checkpoint) -> Path:
         The folder.
     """
     path = Path(path)
-    if path.exists():
-        _write(path, checkpoint)
-    else:
+    if not path.exists():
         with replacing_folder(path) as work:
             _write(work, checkpoint)
+        return path
+    # Both files are complete before either takes its place.
+    with disk_errors(path), tempfile.TemporaryDirectory(dir=path, prefix=".save.") as work:
+        _write(Path(work), checkpoint)
+        for name in (WEIGHTS_FILE, CONFIG_FILE):
+            (Path(work) / name).replace(path / name)
     return path
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from txl_export.errors import CheckpointError, missing_extra
 from txl_export.files import first_line
-
 
 # What a safetensors file may hold: floating point of any width, and integers (masks, counters).
 _DTYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
@@ -87,8 +85,3 @@ def _float32(array: np.ndarray, name: str, path: Path) -> np.ndarray:
     if array.dtype.kind in "iub":
         return array
     raise CheckpointError(f"{path}: {name} has dtype {array.dtype}, expected floating point")
-
-
-def first_present(tensors: dict[str, np.ndarray], names: Iterable[str]) -> str | None:
-    """The first of `names` that the file holds."""
-    return next((n for n in names if n in tensors), None)
