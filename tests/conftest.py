@@ -3,6 +3,8 @@
 import torch
 from hypothesis import settings
 
+from tests.bundles import exported  # noqa: F401 - a fixture for all
+
 torch.set_num_threads(1)  # two workers: more threads only fight
 
 settings.register_profile("txl", deadline=None, derandomize=True, database=None, max_examples=30)

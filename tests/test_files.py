@@ -52,7 +52,7 @@ def test_write_atomic_replaces_and_creates(old_file, tmp_path):
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])
 def test_a_failing_write_leaves_the_old_file(old_file, monkeypatch, code):
     monkeypatch.setattr(os, "fsync", fail_with(code))
-    with pytest.raises(EnvironmentMismatch, match="space|cannot be written") as e:
+    with pytest.raises(EnvironmentMismatch, match=r"space|cannot be written") as e:
         files.write_atomic(old_file, b"new")
     assert "\n" not in str(e.value) and e.value.exit_code == 3
     assert old_file.read_bytes() == b"old"

@@ -29,7 +29,7 @@ from txl_export.layouts import memory_bytes
 from txl_export.weights import count_parameters, table_sizes, weight_shapes
 
 FLOAT = 4  # bytes of a float32
-GRAPH_BYTES = 60_000  # of an ONNX file beside its weights: nodes and names; grows little with the model
+LAYER_BYTES = 15_000  # of an ONNX file beside its weights, per layer: nodes and names
 
 # Whether a layout projects the remembered rows to keys and values again at each token.
 _PROJECTS_MEMORY = {"hidden": True, "kv": False}
@@ -101,7 +101,7 @@ def export_bytes(config: ModelConfig, mem_len: int, longest: int, graphs: int) -
     """About how large a bundle gets: the weights with position tables in place of W_kR, and the graphs."""
     heads = config.n_head * config.d_head
     tables = config.n_layer * heads * (position_rows(config, mem_len, longest) - config.d_model)
-    return FLOAT * (count_parameters(config) + tables) + GRAPH_BYTES * graphs
+    return FLOAT * (count_parameters(config) + tables) + LAYER_BYTES * config.n_layer * graphs
 
 
 def _softmax_macs(config: ModelConfig) -> int:

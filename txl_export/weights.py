@@ -23,10 +23,10 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     if not c.untie_r:
         shapes |= {"u": (c.n_head, c.d_head), "v": (c.n_head, c.d_head)}
-    for i, (size, width) in enumerate(table_sizes(c)):
-        shapes[f"embedding.tables.{i}"] = (size, width)
-        if c.has_projs:
-            shapes[f"embedding.projs.{i}"] = (c.d_model, width)
+    sizes = table_sizes(c)
+    shapes |= {f"embedding.tables.{i}": size for i, size in enumerate(sizes)}
+    if c.has_projs:
+        shapes |= {f"embedding.projs.{i}": (c.d_model, width) for i, (_, width) in enumerate(sizes)}
     for n in range(c.n_layer):
         attention = f"layers.{n}.attention."
         if c.untie_r:
@@ -58,10 +58,10 @@ def _softmax_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     if config.n_tails:
         shapes["softmax.cluster_weight"] = (config.n_tails, config.d_embed)
         shapes["softmax.cluster_bias"] = (config.n_tails,)
-    for i, (size, width) in enumerate(table_sizes(config)):
-        if not config.tie_weight:
-            shapes[f"softmax.weights.{i}"] = (size, width)
-        shapes[f"softmax.biases.{i}"] = (size,)
+    sizes = table_sizes(config)
+    if not config.tie_weight:
+        shapes |= {f"softmax.weights.{i}": size for i, size in enumerate(sizes)}
+    shapes |= {f"softmax.biases.{i}": (rows,) for i, (rows, _) in enumerate(sizes)}
     for i, tied in enumerate(config.tie_projs):
         if config.has_projs and not tied:
             shapes[f"softmax.projs.{i}"] = (config.d_model, config.cluster_width(i))

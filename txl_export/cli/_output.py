@@ -38,12 +38,12 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty()
 
 
-def console() -> Console:
-    """Where tables go: stdout, names printed as they are."""
+def console(markup: bool = False) -> Console:
+    """Where tables go: stdout; without `markup`, brackets in names stay brackets."""
     from rich.console import Console
 
     width = None if is_terminal(sys.stdout) else PLAIN_WIDTH
-    return Console(width=width, markup=False, highlight=False, emoji=False)
+    return Console(width=width, markup=markup, highlight=False, emoji=False)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> None:
@@ -51,12 +51,14 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD)
     for i, name in enumerate(columns):
         table.add_column(name, justify="left" if i < left else "right")
     for row in rows:
         table.add_row(*map(str, row))
-    console().print(table)
+    out = console()
+    out.print(f"\n{title}", soft_wrap=True)  # rich's own titles wrap at the width of the table
+    out.print(table)
 
 
 def print_fields(fields: dict[str, object]) -> None:
@@ -76,7 +78,7 @@ def si(value: float, unit: str = "") -> str:
         if abs(value) < 999.5 or prefix == "T":
             break
         value /= 1000
-    digits = f"{value:.3g}" if prefix else f"{value:g}"
+    digits = f"{value:#.3g}".rstrip(".") if prefix else f"{value:g}"
     return f"{digits} {prefix}{unit}".rstrip()
 
 

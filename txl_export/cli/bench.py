@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,44 +19,25 @@ EXAMPLES = examples(
 
 @click.command(epilog=EXAMPLES)
 @click.argument("targets", metavar="BUNDLE|CKPT...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--mem-lens", type=INTS, help="Memory lengths M (of checkpoints; a bundle's is fixed).")
+@click.option("--mem-lens", type=INTS, help="Memory lengths M; each target's own when not given.")
 @click.option("--segment-lens", type=INTS, default="1,64", help="Tokens per call.")
 @click.option("--batch-sizes", type=INTS, default="1", help="Streams run together.")
 @click.option("--backends", type=NAMES, default="eager,onnxruntime", help="What runs the model.")
-@click.option("--layouts", type=NAMES, default="kv", help="Layouts to export checkpoints in.")
+@click.option("--layouts", type=NAMES, help="hidden, kv; a bundle's own, kv for checkpoints, when not given.")
 @click.option("--rounds", type=int, default=5, help="Times that the candidates take turns.")
 @click.option("--threads", type=int, help="CPU threads of each; all cores when not given.")
 @json_option
-def command(
-    targets: tuple[Path, ...],
-    mem_lens: tuple[int, ...] | None,
-    segment_lens: tuple[int, ...],
-    batch_sizes: tuple[int, ...],
-    backends: tuple[str, ...],
-    layouts: tuple[str, ...],
-    rounds: int,
-    threads: int | None,
-    as_json: bool,
-) -> None:
+def command(targets: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Time bundles and checkpoints over memory lengths and backends.
 
-    Each candidate runs in a process of its own with as many threads, one at a time, taking turns.
+    Every candidate runs in a process of its own with as many threads, one at a time, taking turns. Where a
+    target is no bundle of a memory length and layout, its checkpoint is exported for the occasion.
     """
     from txl_export.benchmarking import bench, render
 
     with progress() as report:
-        table = bench(
-            targets,
-            mem_lens=mem_lens,
-            segment_lens=segment_lens,
-            batch_sizes=batch_sizes,
-            backends=backends,
-            layouts=layouts,
-            rounds=rounds,
-            threads=threads,
-            progress=report,
-        )
+        table = bench(targets, progress=report, **options)
     if as_json:
         print_json(table.to_dict())
     else:
-        render(table, console())
+        render(table, console(markup=True))

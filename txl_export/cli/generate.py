@@ -71,7 +71,7 @@ def command(
     if text is not None:
         ids = encode(vocab, text, "--ids FILE.npy")
     assert ids is not None
-    stops = [encode(vocab, s.encode(), "another stop").tolist() for s in stop]
+    stops = _stops(vocab, stop)
     engine.warm_up()
     writer = Writer(vocab, _discard if as_json else _write)
     try:
@@ -97,6 +97,14 @@ def _prompt(
         raise InputError("the prompt is empty: give some text, or leave out --prompt")
     # surrogateescape: what the shell gave, also where it is not UTF-8
     return START if prompt is None else prompt.encode(errors="surrogateescape"), None
+
+
+def _stops(vocab: Vocabulary | None, texts: tuple[str, ...]) -> list[list[int]]:
+    if texts and vocab is None:
+        raise InputError("--stop is text, and this model comes without a vocabulary: leave it out")
+    if "" in texts:
+        raise InputError("--stop is empty: give the text that ends generation")
+    return [encode(vocab, s.encode(errors="surrogateescape"), "").tolist() for s in texts]
 
 
 class Writer:
@@ -142,9 +150,8 @@ class Writer:
 
 
 def _write(text: str) -> None:
-    if text:
-        click.echo(text, nl=False)
-        sys.stdout.flush()
+    if text:  # a terminal that lacks a character must not end the text
+        click.echo(text.encode(sys.stdout.encoding, errors="replace"), nl=False)
 
 
 def _discard(text: str) -> None:

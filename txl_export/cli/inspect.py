@@ -32,50 +32,44 @@ def command(target: str, mem_lens: tuple[int, ...], reading: Reading, as_json: b
     if as_json:
         print_json(found)
         return
-    if found["kind"] == "bundle":
-        _print_bundle(found)
-    else:
-        _print_source(found)
-    _print_model(found)
+    about = _bundle_fields(found) if found["kind"] == "bundle" else _source_fields(found)
+    print_fields(about | _model_fields(found))
+    for note in found.get("notes", ()):
+        click.echo(f"note: {note}")
+    if "graphs" in found:
+        rows = [(g["file"], g["head"], g["segment"]) for g in found["graphs"]]
+        print_table("Graphs", ("file", "head", "tokens per call"), rows, left=2)
     _print_costs(found)
     if "export" in found:
         _print_export(found["export"])
 
 
-def _print_source(found: dict[str, Any]) -> None:
-    print_fields(
-        {
-            found["kind"]: found.get("path") or found["name"],
-            "origin": f"{found['origin']} ({found['reason']})" if "origin" in found else None,
-            "vocabulary": found.get("vocabulary"),
-            "overridden": _pairs(found["overrides"]) or None,
-        }
-    )
-    for note in found.get("notes", ()):
-        click.echo(f"note: {note}")
+def _source_fields(found: dict[str, Any]) -> dict[str, object]:
+    return {
+        found["kind"]: found.get("path") or found["name"],
+        "origin": f"{found['origin']} ({found['reason']})" if "origin" in found else None,
+        "vocabulary": found.get("vocabulary"),
+        "overridden": _pairs(found["overrides"]) or None,
+    }
 
 
-def _print_bundle(found: dict[str, Any]) -> None:
+def _bundle_fields(found: dict[str, Any]) -> dict[str, object]:
     judge = found["judge"]
     where = judge["found"] or f"not found (it was at {judge['recorded']}): give verify --checkpoint"
     state_bytes = sum(s["bytes_per_stream"] for s in found["states"])
-    print_fields(
-        {
-            "bundle": f"{found['path']} ({si(found['bytes'], 'B')}, schema {found['schema']})",
-            "layout": f"{found['layout']}, {found['precision']}",
-            "memory length M": found["mem_len"],
-            "segment length": found["segment_len"],
-            "states": f"{len(found['states'])} tensors, {si(state_bytes, 'B')} per stream",
-            "vocabulary": found["vocabulary"],
-            "judge": where if judge["recorded"] or judge["found"] else "none recorded",
-            "made with": ", ".join(f"{k} {v}" for k, v in found["versions"].items()),
-        }
-    )
-    rows = [(g["file"], g["head"], g["segment"]) for g in found["graphs"]]
-    print_table("Graphs", ("file", "head", "tokens per call"), rows, left=2)
+    return {
+        "bundle": f"{found['path']} ({si(found['bytes'], 'B')}, schema {found['schema']})",
+        "layout": f"{found['layout']}, {found['precision']}",
+        "memory length M": found["mem_len"],
+        "segment length": found["segment_len"],
+        "states": f"{len(found['states'])} tensors, {si(state_bytes, 'B')} per stream",
+        "vocabulary": found["vocabulary"],
+        "judge": where if judge["recorded"] or judge["found"] else "none recorded",
+        "made with": ", ".join(f"{k} {v}" for k, v in found["versions"].items()),
+    }
 
 
-def _print_model(found: dict[str, Any]) -> None:
+def _model_fields(found: dict[str, Any]) -> dict[str, object]:
     m, p = found["model"], found["parameters"]
     shape = (
         f"{m['n_layer']} layers, d_model {m['d_model']}, {m['n_head']} heads of {m['d_head']}, d_inner {m['d_inner']}"
@@ -83,30 +77,24 @@ def _print_model(found: dict[str, Any]) -> None:
     softmax = f"{m['vocab_size']:,} tokens"
     if m["cutoffs"]:
         softmax += f", cutoffs {', '.join(map(str, m['cutoffs']))}, div_val {m['div_val']}"
-    print_fields(
-        {
-            "architecture": f"{shape}, {'pre' if m['pre_lnorm'] else 'post'}-LN",
-            "softmax": softmax,
-            "evaluation": _pairs({k: m[k] for k in ("mem_len", "same_length", "clamp_len")}),
-            "dialect": _pairs(found["dialect"]),
-            "parameters": f"{si(p['total'])}, {si(p['without_embedding_and_softmax'])} without embedding and softmax",
-        }
-    )
+    return {
+        "architecture": f"{shape}, {'pre' if m['pre_lnorm'] else 'post'}-LN",
+        "softmax": softmax,
+        "evaluation": _pairs({k: m[k] for k in ("mem_len", "same_length", "clamp_len")}),
+        "dialect": _pairs(found["dialect"]),
+        "parameters": f"{si(p['total'])}, {si(p['without_embedding_and_softmax'])} without embedding and softmax",
+    }
 
 
 def _print_costs(found: dict[str, Any]) -> None:
     layouts = list(found["costs"][0]["layouts"])
-    kinds = (
-        ("memory per stream", "memory_bytes", "B"),
-        ("FLOPs per token", "flops_per_token", ""),
-        ("read per token", "bytes_read_per_token", "B"),
-    )
-    columns = ["M", *(f"{title}, {layout}" for title, _, _ in kinds for layout in layouts)]
+    kinds = (("memory", "memory_bytes", "B"), ("FLOPs", "flops_per_token", ""), ("read", "bytes_read_per_token", "B"))
+    columns = ["M", *(f"{title} {layout}" for title, _, _ in kinds for layout in layouts)]
     rows = [
         [row["mem_len"], *(si(row["layouts"][n][key], unit) for _, key, unit in kinds for n in layouts)]
         for row in found["costs"]
     ]
-    print_table("Cost by memory length", columns, rows, left=0)
+    print_table("Memory per stream, FLOPs and bytes read per token, by memory length and layout", columns, rows, left=0)
 
 
 def _print_export(plan: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,16 +37,11 @@ EXAMPLES = examples(
 @json_option
 def command(
     bundle: Path,
-    checkpoint: Path | None,
     text_file: Path | None,
     ids_file: Path | None,
     seed: int | None,
-    segments: int,
-    segment_len: int | None,
-    batch_size: int,
-    head: str | None,
-    backend: str | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Compare a bundle with the model it was exported from, over many segments.
 
@@ -59,21 +54,16 @@ def command(
     with progress() as report:
         result = verify(
             bundle,
-            checkpoint=checkpoint,
             text=text,
             ids=ids,
             random=seed,
-            segments=segments,
-            segment_len=segment_len,
-            batch_size=batch_size,
-            head=head,
-            backend=backend,
             progress=lambda done, total: report("comparing segments", done, total),
+            **options,
         )
     if as_json:
         print_json(result.to_dict())
     else:
-        render(result, console())
+        render(result, console(markup=True))
     if not result.passed:
         raise ToleranceError(result.failure or "out of tolerance")
 

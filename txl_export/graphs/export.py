@@ -17,7 +17,7 @@ import torch
 from txl_export.bundle import CHECKPOINT, INITIAL, MANIFEST, WEIGHTS, Bundle, GraphSpec, Manifest, file_entry
 from txl_export.checkpoints import Checkpoint, native
 from txl_export.errors import ExportError, InputError
-from txl_export.files import replacing_folder, require_space, sha256, write_json
+from txl_export.files import replacing_folder, require_space, sha256, write_atomic, write_json
 from txl_export.graphs.assembly import Assembler
 from txl_export.graphs.layouts import PROJECTIONS
 from txl_export.graphs.model import SegmentGraph
@@ -161,7 +161,7 @@ def _bytes_needed(manifest: Manifest, keep_checkpoint: bool) -> int:
 
 def _write_initial(model: TransformerXL, manifest: Manifest, path: Path) -> None:
     """The rows that a zero memory gives: zeros in `hidden`, keys and values of a zero row in `kv`."""
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save as to_bytes
 
     zero = torch.zeros(1, 1, manifest.config.d_model)
     rows = {}
@@ -169,7 +169,7 @@ def _write_initial(model: TransformerXL, manifest: Manifest, path: Path) -> None
         specs = [s for s in manifest.states if s.layer == n]
         for spec, row in zip(specs, PROJECTIONS[manifest.layout](layer.attention, zero), strict=False):
             rows[spec.input] = np.ascontiguousarray(row[0].numpy())
-    save_file(rows, path)
+    write_atomic(path, to_bytes(rows))
 
 
 def _write_manifest(manifest: Manifest, checkpoint: Checkpoint, work: Path, out: Path) -> None:

@@ -67,7 +67,7 @@ class PositionTable(nn.Module):
     table: Tensor
 
     def __init__(self, attention: RelativeAttention, config: ModelConfig, mem_len: int, longest: int) -> None:
-        """Compute the table, [H, rows, d_head], distances falling to 0.
+        """Compute the table, [H, d_head, rows], distances falling to 0: as the product takes it.
 
         Args:
             attention: the reference's layer.
@@ -79,19 +79,18 @@ class PositionTable(nn.Module):
         self.compact = 0 < config.clamp_len <= mem_len
         rows = config.clamp_len + 1 if self.compact else mem_len + longest
         R = sinusoid(clamped_distances(rows, config.clamp_len, attention.W_kR), config.d_model)
-        self.register_buffer("table", attention.heads(F.linear(R, attention.W_kR)).contiguous())
+        self.register_buffer("table", attention.heads(F.linear(R, attention.W_kR)).transpose(-1, -2).contiguous())
 
     def forward(self, query: Tensor, mem_len: int) -> Tensor:
         """(b) + (d) of each key: query + v, scaled, [B, H, L, d_head] -> [B, H, L, M + L]."""
         L = query.shape[-2]
         K = mem_len + L
         if self.compact:
-            scores = query @ self.table.transpose(-1, -2)  # [B, H, L, clamp_len + 1]
-            farthest = scores[..., :1].expand(*scores.shape[:-1], K - self.table.shape[1])
+            scores = query @ self.table  # [B, H, L, clamp_len + 1]
+            farthest = scores[..., :1].expand(*scores.shape[:-1], K - self.table.shape[-1])
             scores = torch.cat([farthest, scores], dim=-1)
         else:
-            table = self.table[:, self.table.shape[1] - K :]
-            scores = query @ table.transpose(-1, -2)
+            scores = query @ self.table[..., self.table.shape[-1] - K :]
         # At L = 1 there is nothing to shift: key j stands at distance M - j.
         return scores if isinstance(L, int) and L == 1 else relative_shift(scores)
 

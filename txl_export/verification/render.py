@@ -15,11 +15,12 @@ _SHOWN = 6
 
 def render(report: Report, console: Console) -> None:
     """Print the segments, the totals and the verdict."""
+    from rich.markup import escape
     from rich.table import Table
 
     r = report
     console.print(
-        f"[bold]{r.bundle}[/] (layout {r.layout}, M = {r.mem_len}, {r.backend}) against {r.checkpoint} (eager): "
+        f"[bold]{escape(r.bundle)}[/] (layout {r.layout}, M = {r.mem_len}, {r.backend}) against {escape(r.checkpoint)} (eager): "
         f"{len(r.segments)} segments of {r.segment_len} tokens, B = {r.batch_size}, {r.source}"
     )
     table = Table(box=None, header_style="bold")
@@ -35,8 +36,8 @@ def render(report: Report, console: Console) -> None:
     for line in _totals(r):
         console.print(line)
     for note in r.notes:
-        console.print(f"[yellow]note:[/] {note}")
-    verdict = "[bold green]PASSED[/]" if r.passed else f"[bold red]FAILED[/] {r.failure}"
+        console.print(f"[yellow]note:[/] {escape(note)}")
+    verdict = "[bold green]PASSED[/]" if r.passed else f"[bold red]FAILED[/] {escape(str(r.failure))}"
     console.print(verdict)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_export.bundle import Bundle
+from txl_export.bundle import CHECKPOINT, Bundle
 from txl_export.checkpoints import Checkpoint, load_checkpoint
 from txl_export.config import OVERRIDABLE_CONFIG
 from txl_export.errors import InputError, TxlError
@@ -101,7 +101,9 @@ def _judge(bundle: Bundle, given: str | Path | Checkpoint | None) -> tuple[Check
             f"the checkpoint of {bundle.path} is not at {recorded.get('path')!r}: say where it is with --checkpoint"
         )
     overrides: dict[str, Any] = dict(recorded.get("overrides", {}))
-    judge = path if isinstance(path, Checkpoint) else load_checkpoint(path, overrides=overrides)
+    # The recorded origin belongs to the recorded path: a copy in the bundle is native, another file is looked at.
+    origin = recorded.get("origin") if given is None and path != bundle.path / CHECKPOINT else None
+    judge = path if isinstance(path, Checkpoint) else load_checkpoint(path, origin, overrides)
     ours, theirs = bundle.manifest.config.to_dict(), judge.config.to_dict()
     # The memory length is the bundle's; dropout plays no part in evaluation.
     odd = [k for k in ours if ours[k] != theirs[k] and k not in ("mem_len", "dropout", "dropatt")]

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+import txl_export
+from tests.cli.conftest import Run
+from txl_export.bundle import Bundle
+
+
+def test_json_says_what_was_made(exported: Result):
+    said = json.loads(exported.stdout)
+    bundle = Bundle.open(said["bundle"])
+    assert exported.exit_code == 0
+    assert exported.stderr == ""
+    assert [(g["segment"], g["head"]) for g in said["graphs"]] == [("1", "log_probs"), ("8", "log_probs")]
+    assert (said["layout"], said["precision"], said["mem_len"], said["segment_len"]) == ("kv", "fp32", 12, 8)
+    sizes = {p.name: p.stat().st_size for p in bundle.path.iterdir() if p.name != "manifest.json"}
+    assert said["files"] == sizes
+    assert said["bytes"] == sum(sizes.values())
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, bundle: Path) -> dict[str, Any]:
+    """What the API is called with; it answers with a bundle that is there."""
+    seen: dict[str, Any] = {}
+
+    def export(checkpoint: object, out_dir: Path, **options: Any) -> Bundle:
+        seen.update(options, checkpoint=checkpoint, out_dir=out_dir)
+        return Bundle.open(bundle)
+
+    monkeypatch.setattr(txl_export, "export", export)
+    return seen
+
+
+def test_options_reach_the_api(run: Run, checkpoint: Path, asked: dict[str, Any]):
+    lengths = ("--mem-len", 20, "--segment-lens", "1, 4-16", "--segment-len", 4)
+    heads = ("--head", "target", "--head", "log_probs@last,top_k", "--top-k", 3)
+    read = ("--no-same-length", "--clamp-len", 7, "--initial-memory", "zeros", "--origin", "native")
+    others = ("--layout", "hidden", "--keep-checkpoint")
+    result = run("export", checkpoint, "-o", "out", *lengths, *heads, *read, *others)
+    assert result.exit_code == 0, result.output
+    assert (asked["mem_len"], asked["segment_lens"], asked["segment_len"]) == (20, ("1", "4-16"), 4)
+    assert (asked["head"], asked["top_k"]) == (["target", "log_probs@last", "top_k"], 3)
+    assert (asked["layout"], asked["precision"], asked["keep_checkpoint"]) == ("hidden", "fp32", True)
+    assert asked["out_dir"] == Path("out")
+    loaded = asked["checkpoint"]
+    assert loaded.overrides == {"same_length": False, "clamp_len": 7, "initial_memory": "zeros"}
+    assert (loaded.config.same_length, loaded.config.clamp_len) == (False, 7)
+
+
+def test_the_table_names_files_and_what_comes_next(run: Run, checkpoint: Path, asked: dict[str, Any], bundle: Path):
+    out = run("export", checkpoint, "-o", "out").stdout
+    assert "log_probs.L8.onnx" in out
+    assert "weights.bin" in out
+    assert f"txl-export verify {bundle}" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--layout", "scroll"), "layout 'scroll' is unknown"),
+        (("--precision", "fp8"), "precision 'fp8' is not available"),
+        (("--head", "tail"), "head 'tail' is unknown"),
+        (("--segment-lens", "ten"), "segment length 'ten'"),
+        (("--mem-len", "-1"), "mem_len is -1"),
+        (("--origin", "mars"), "origin 'mars' is unknown"),
+    ],
+)
+def test_what_cannot_be_had_is_one_line(run: Run, checkpoint: Path, tmp_path: Path, options: tuple[str], says: str):
+    result = run("export", checkpoint, "-o", tmp_path / "out", *options)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {says}")
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_checkpoint_that_is_not_there(run: Run, tmp_path: Path):
+    result = run("export", tmp_path / "none", "-o", tmp_path / "out")
+    assert (result.exit_code, result.stderr) == (2, f"error: {tmp_path / 'none'} does not exist\n")
+
+
+def test_lists_have_no_empty_entries(run: Run, checkpoint: Path, tmp_path: Path):
+    result = run("export", checkpoint, "-o", tmp_path / "out", "--segment-lens", "1,,8")
+    assert result.exit_code == 2
+    assert "'1,,8' has an empty entry" in result.stderr

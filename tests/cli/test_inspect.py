@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run
+from txl_export.named_configs import config_names
+
+
+@pytest.fixture
+def found(run: Run) -> Any:
+    """Runs inspect --json and parses what it says."""
+
+    def call(*args: object) -> dict[str, Any]:
+        result = run("inspect", *args, "--json")
+        assert result.exit_code == 0, result.output
+        value: dict[str, Any] = json.loads(result.stdout)
+        return value
+
+    return call
+
+
+def test_a_checkpoint(found: Any, checkpoint: Path):
+    f = found(checkpoint, "--mem-lens", "3,30")
+    assert (f["kind"], f["origin"], f["vocabulary"]) == ("checkpoint", "native", "bytes")
+    assert 'format "txl-export"' in f["reason"]
+    assert f["model"]["d_model"] == 32
+    assert f["dialect"]["initial_memory"] == "empty"
+    assert [c["mem_len"] for c in f["costs"]] == [3, 12, 30]  # the stored one too
+    kv = f["costs"][0]["layouts"]["kv"]
+    assert kv["memory_bytes"] == 2 * 2 * 3 * 12 * 4  # layers, key and value, M, heads of 6, bytes
+    assert kv["flops_per_token"] == sum(kv["flops_by_part"].values())
+
+
+def test_what_export_would_make(found: Any, checkpoint: Path):
+    plan = found(checkpoint)["export"]
+    assert (plan["mem_len"], plan["layout"], plan["segment_len"]) == (12, "kv", 64)
+    assert [(g["segment"], g["added"]) for g in plan["graphs"]] == [("1", False), ("64", False)]
+    # Without same_length, where segments end changes the numbers: lengths in between need a graph.
+    plan = found(checkpoint, "--no-same-length")["export"]
+    assert [(g["segment"], g["added"]) for g in plan["graphs"]] == [("1", False), ("64", False), ("1-64", True)]
+
+
+def test_the_size_that_export_would_take_is_about_right(found: Any, checkpoint: Path, bundle: Path):
+    made = found(bundle)
+    planned = found(checkpoint)["export"]["bytes"]
+    assert planned == pytest.approx(made["bytes"], rel=0.35)  # the bundle has shorter segments
+
+
+def test_overrides_show(found: Any, checkpoint: Path):
+    f = found(checkpoint, "--clamp-len", 5, "--initial-memory", "zeros")
+    assert f["overrides"] == {"clamp_len": 5, "initial_memory": "zeros"}
+    assert (f["model"]["clamp_len"], f["dialect"]["initial_memory"]) == (5, "zeros")
+
+
+def test_a_bundle(found: Any, bundle: Path, checkpoint: Path):
+    f = found(bundle)
+    assert (f["kind"], f["layout"], f["mem_len"], f["segment_len"]) == ("bundle", "kv", 12, 8)
+    assert [g["segment"] for g in f["graphs"]] == ["1", "8"]
+    assert [s["input"] for s in f["states"]] == ["positions", "key_00", "value_00", "key_01", "value_01"]
+    assert Path(f["judge"]["found"]) == checkpoint
+    assert set(f["versions"]) >= {"torch", "onnx", "txl-export"}
+    assert f["bytes"] == sum(p.stat().st_size for p in bundle.iterdir() if p.name != "manifest.json")
+
+
+def test_a_bundle_that_was_moved_away_from_its_judge(run: Run, found: Any, bundle: Path, tmp_path: Path):
+    moved = shutil.copytree(bundle, tmp_path / "deep" / "down" / "bundle")
+    assert found(moved)["judge"]["found"] is None
+    assert "not found (it was at" in run("inspect", moved).stdout
+
+
+@pytest.mark.parametrize("name", config_names())
+def test_a_named_configuration(found: Any, name: str):
+    f = found(name)
+    assert (f["kind"], f["name"]) == ("configuration", name)
+    assert f["model"]["mem_len"] in [c["mem_len"] for c in f["costs"]]
+
+
+def test_published_sizes(found: Any):
+    assert found("wt103-base")["parameters"]["total"] == pytest.approx(151e6, rel=0.005)
+    assert found("wt103-large")["parameters"]["total"] == pytest.approx(285e6, rel=0.005)
+
+
+def test_the_tables(run: Run, checkpoint: Path, bundle: Path):
+    out = run("inspect", checkpoint).stdout
+    for words in (
+        "2 layers, d_model 32",
+        "same_length True",
+        "FLOPs kv",
+        "1600",
+        "export makes, unless told otherwise",
+    ):
+        assert words in out
+    out = run("inspect", bundle).stdout
+    for words in ("log_probs.L8.onnx", "kv, fp32", "5 tensors", "torch "):
+        assert words in out
+    assert "added:" in run("inspect", checkpoint, "--no-same-length").stdout
+
+
+def test_notes_of_the_loader_are_shown(run: Run, checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
+    import dataclasses
+
+    from txl_export.checkpoints import native
+
+    load = native.load
+    monkeypatch.setattr(native, "load", lambda path: dataclasses.replace(load(path), notes=("read [twice]",)))
+    assert "note: read [twice]\n" in run("inspect", checkpoint).stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("wt104-base",), "wt104-base is no file, folder or configuration: configurations are enwik8-base"),
+        (("wt103-base", "--origin", "native"), "wt103-base is a configuration, which has no origin"),
+        (("wt103-base", "--mem-lens=-1"), "mem_lens hold -1"),
+    ],
+)
+def test_what_cannot_be_inspected_is_one_line(run: Run, args: tuple[str], says: str):
+    result = run("inspect", *args)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {says}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_bundle_keeps_its_evaluation_values(run: Run, bundle: Path):
+    result = run("inspect", bundle, "--no-same-length", "--origin", "native")
+    assert result.exit_code == 2
+    assert "--origin, --same-length cannot change its graphs" in result.stderr
+
+
+def test_a_config_that_needs_a_memory_says_so(run: Run, found: Any, tmp_path: Path):
+    import dataclasses
+
+    from tests.helpers import random_checkpoint, tiny_config
+    from txl_export.checkpoints import native
+
+    stored = random_checkpoint(tiny_config())
+    config = dataclasses.replace(stored.config, mem_len=0)
+    path = native.save(tmp_path / "m", dataclasses.replace(stored, config=config))
+    assert "impossible" not in found(path)["export"]
+    assert "mem_len 0" in found(path, "--same-length")["export"]["impossible"]
+    assert "export needs options: same_length with mem_len 0" in run("inspect", path, "--same-length").stdout

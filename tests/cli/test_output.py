@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from txl_export.cli import _output
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (1234567, "1.23 MB"), (246e6, "246 MB"), (5e16, "5.00e+04 TB")],
+)
+def test_si(value: float, shown: str):
+    assert _output.si(value, "B") == shown
+
+
+def test_json_has_no_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]):
+    _output.print_json({"a": [float("inf"), 1.5], "b": {"c": float("nan")}})
+    assert json.loads(capsys.readouterr().out) == {"a": [None, 1.5], "b": {"c": None}}
+
+
+def test_tables_keep_brackets_in_names(capsys: pytest.CaptureFixture[str]):
+    _output.print_fields({"file": "[bold]x[/]", "nothing": None})
+    out = capsys.readouterr().out
+    assert "[bold]x[/]" in out
+    assert "nothing" not in out
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_progress_is_for_terminals(watched: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_output, "is_terminal", lambda stream: watched)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # rich asks the stream itself
+    with CliRunner().isolation() as (out, err, _):
+        with _output.progress("tokens") as report:
+            report("counting [all]", 1, 2)
+        assert out.getvalue() == b""
+        assert (b"counting [all]" in err.getvalue()) is watched

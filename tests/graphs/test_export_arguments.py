@@ -1,0 +1,35 @@
+"""What `export` refuses before it traces anything."""
+
+import pytest
+
+from tests.bundles import checkpoint_of, one_line
+from txl_export import export
+from txl_export.errors import ConfigError, InputError
+
+
+@pytest.mark.parametrize(
+    "arguments, error, says",
+    [
+        ({"layout": "paged"}, ConfigError, "hidden, kv"),
+        ({"precision": "fp8"}, InputError, "fp32"),
+        ({"head": "probs"}, InputError, "log_probs"),
+        ({"head": ()}, InputError, "log_probs"),
+        ({"mem_len": -1}, InputError, "mem_len is -1"),
+        ({"segment_lens": ()}, InputError, "segment length"),
+        ({"segment_lens": (0,)}, InputError, "segment length 0"),
+        ({"segment_lens": ("8-1",)}, InputError, "8-1"),
+        ({"segment_lens": (1, 8), "segment_len": 9}, InputError, "1 to 8"),
+        ({"segment_len": 0}, InputError, "segment_len is 0"),
+        ({"top_k": 0}, InputError, "top_k is 0"),
+    ],
+)
+def test_refused_in_one_line(tmp_path, arguments, error, says):
+    with pytest.raises(error) as e:
+        export(checkpoint_of("paper"), tmp_path / "bundle", **arguments)
+    assert says in one_line(e.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_same_length_needs_a_key_to_see(tmp_path):
+    with pytest.raises(ConfigError, match="mem_len of 1 or more"):
+        export(checkpoint_of("same_length"), tmp_path / "bundle", mem_len=0)

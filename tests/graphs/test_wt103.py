@@ -1,0 +1,59 @@
+"""The published sizes: wt103-base and wt103-large, with random weights, by name."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import json, resource, sys, time
+import numpy as np
+import txl_export as txl
+from txl_export.weights import weight_shapes
+
+name, out = sys.argv[1:]
+start = time.perf_counter()
+config, dialect = txl.named_config(name)
+rng = np.random.default_rng(0)
+weights = {}
+for key, shape in weight_shapes(config).items():
+    w = rng.standard_normal(shape, dtype=np.float32)
+    w *= 0.02
+    weights[key] = w
+    if key.endswith("norm.weight"):
+        w += 1
+checkpoint = txl.Checkpoint(config, dialect, weights)
+count = sum(w.size for w in weights.values())
+bundle = txl.export(checkpoint, out, layout="kv", segment_lens=("1-8",))
+del checkpoint, weights
+session = txl.Engine.load(bundle).session()
+off = []
+for _ in range(2):
+    log_probs = session.feed(rng.integers(0, config.vocab_size, (1, 8)))
+    off.append(float(np.abs(np.exp(log_probs.astype(np.float64)).sum(-1) - 1).max()))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+print(json.dumps({
+    "parameters": count, "shape": log_probs.shape, "off": max(off), "positions": session.positions.tolist(),
+    "mem_len": session.info.mem_len, "peak_gib": peak, "seconds": time.perf_counter() - start,
+}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, millions", [("wt103-base", 151), ("wt103-large", 285)])
+def test_exports_and_sums_to_one_within_24_gb(tmp_path, name, millions):
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-c", SCRIPT, name, str(tmp_path / "bundle")], capture_output=True, text=True
+        )
+    finally:
+        for file in (tmp_path / "bundle").glob("*"):  # gigabytes: pytest would keep them
+            file.unlink()
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    print(found)
+    assert round(found["parameters"] / 1e6) == millions
+    assert found["shape"] == [1, 8, 267735] and found["positions"] == [16]
+    assert found["off"] < 1e-4
+    assert found["peak_gib"] < 24

@@ -1,0 +1,167 @@
+"""What a benchmark will run, checked before anything starts: blocks of one target and M, and their comparisons."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from txl_export.backends import BACKENDS
+from txl_export.benchmarking.machine import physical_cores
+from txl_export.benchmarking.table import EAGER, Cell
+from txl_export.benchmarking.target import Target
+from txl_export.errors import InputError, missing_extra
+from txl_export.layouts import state_specs
+
+# What a backend needs: the package, and the extra that brings it.
+_NEEDS = {EAGER: ("torch", "export"), "onnxruntime": ("onnxruntime", "cpu")}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for, checked as far as that goes without a target.
+
+    Attributes:
+        mem_lens: None for each target's own.
+        segment_lens: tokens L per call.
+        batch_sizes: streams B.
+        backends: names.
+        layouts: None for each target's own.
+        rounds: turns of every cell.
+        threads: CPU threads of every cell.
+    """
+
+    mem_lens: tuple[int, ...] | None
+    segment_lens: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
+    backends: tuple[str, ...]
+    layouts: tuple[str, ...] | None
+    rounds: int
+    threads: int
+
+    @classmethod
+    def checked(
+        cls,
+        mem_lens: Sequence[int] | None,
+        segment_lens: Sequence[int],
+        batch_sizes: Sequence[int],
+        backends: Sequence[str],
+        layouts: Sequence[str] | None,
+        rounds: int,
+        threads: int | None,
+    ) -> Request:
+        """Check the arguments of `bench`; raises InputError or EnvironmentMismatch."""
+        request = cls(
+            None if mem_lens is None else _numbers("mem_lens", mem_lens, 0),
+            _numbers("segment_lens", segment_lens, 1),
+            _numbers("batch_sizes", batch_sizes, 1),
+            tuple(dict.fromkeys(backends)),
+            None if layouts is None else tuple(dict.fromkeys(layouts)),
+            _numbers("rounds", [rounds], 1)[0],
+            _numbers("threads", [physical_cores() if threads is None else threads], 1)[0],
+        )
+        for name, values in (("backends", request.backends), ("layouts", request.layouts)):
+            if values == ():
+                raise InputError(f"{name} is empty: give at least one")
+        for backend in request.backends:
+            if backend not in BACKENDS:
+                raise InputError(f"backend {backend!r} is unknown: use one of {', '.join(BACKENDS)}")
+            package, extra = _NEEDS[backend]
+            if importlib.util.find_spec(package) is None:
+                raise missing_extra(package, extra, f"backend {backend!r}")
+        return request
+
+
+def _numbers(name: str, values: Sequence[int], least: int) -> tuple[int, ...]:
+    found = tuple(dict.fromkeys(values))
+    if not found:
+        raise InputError(f"{name} is empty: give at least one number")
+    for n in found:
+        if not isinstance(n, int) or isinstance(n, bool) or n < least:
+            raise InputError(f"{name} holds {n!r}, expected integers of {least} or more")
+    return found
+
+
+@dataclass(frozen=True)
+class Block:
+    """Everything at one M of a target, which shares exports.
+
+    Attributes:
+        target: what is timed.
+        mem_len: M.
+        exports: layouts to export the checkpoint in.
+        graphs: segment lengths to export.
+        comparisons: cells that take turns.
+    """
+
+    target: Target
+    mem_len: int
+    exports: tuple[str, ...]
+    graphs: tuple[str, ...]
+    comparisons: tuple[tuple[Cell, ...], ...]
+
+
+def plan(targets: Sequence[Target], request: Request) -> list[Block]:
+    """Blocks in the order in which they run.
+
+    Raises:
+        InputError, ConfigError: a length, number or layout that a target cannot have.
+        BundleError, CheckpointError: a checkpoint that is needed and gone, or another one now.
+    """
+    blocks = []
+    for target in targets:
+        mem_lens = (target.mem_len,) if request.mem_lens is None else request.mem_lens
+        blocks += [_block(target, M, request) for M in mem_lens]
+        _check(target, blocks[-len(mem_lens) :], request)
+    return blocks
+
+
+def _block(target: Target, mem_len: int, request: Request) -> Block:
+    layouts = request.layouts or (target.layout,)
+    on_graphs = [(b, layout) for b in request.backends if b != EAGER for layout in layouts]
+    exports = [layout for _, layout in on_graphs if not target.holds(layout, mem_len)]
+    # Eager keeps hidden states, whatever layout a bundle has: one cell stands for all layouts.
+    cells = [(b, "hidden") for b in request.backends if b == EAGER] + on_graphs
+    cells.sort(key=lambda cell: request.backends.index(cell[0]))
+    return Block(
+        target,
+        mem_len,
+        tuple(dict.fromkeys(exports)),
+        tuple(target.graphs_for(request.segment_lens)),
+        tuple(
+            tuple(Cell(target.name, b, lay, mem_len, L, B, request.threads, target.head) for b, lay in cells)
+            for L in request.segment_lens
+            for B in request.batch_sizes
+        ),
+    )
+
+
+def _check(target: Target, blocks: Sequence[Block], request: Request) -> None:
+    """Say now what would fail later."""
+    for block in blocks:
+        target.dialect.window(target.config, block.mem_len)
+    for layout in request.layouts or ():
+        state_specs(layout, target.config, 1)
+    exports = any(b.exports for b in blocks)
+    if any(b != EAGER for b in request.backends):
+        for length in request.segment_lens:
+            target.check_segment(length)
+        most = _most_streams(target, exports)
+        for n in request.batch_sizes:
+            if most is not None and n > most:
+                raise InputError(f"batch_sizes holds {n}, graphs take 1 to {most} streams")
+    if exports and importlib.util.find_spec("torch") is None:
+        raise missing_extra("torch", "export", f"{target.name} at other memory lengths or layouts")
+    if target.bundle and (exports or EAGER in request.backends):
+        target.checkpoint()
+
+
+def _most_streams(target: Target, exports: bool) -> int | None:
+    """Streams that graphs take: as the bundle says, or as an export would."""
+    if target.bundle:
+        return target.bundle.manifest.max_batch
+    if not exports or importlib.util.find_spec("torch") is None:
+        return None
+    from txl_export.graphs.tracing import MAX_BATCH
+
+    return MAX_BATCH

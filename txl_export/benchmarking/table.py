@@ -1,0 +1,194 @@
+"""What a benchmark found: cells, their samples, and what follows from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from txl_export.errors import InputError
+
+FORMAT = "txl-export-bench"
+SCHEMA = 1
+EAGER = "eager"
+
+Rounds = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is timed.
+
+    Attributes:
+        target: the bundle or checkpoint, as it was given.
+        backend: what runs it.
+        layout: what its memory holds.
+        mem_len: memory length M in tokens.
+        segment_len: tokens L per call and stream.
+        batch_size: streams B.
+        threads: CPU threads.
+        head: what a call returns.
+    """
+
+    target: str
+    backend: str
+    layout: str
+    mem_len: int
+    segment_len: int
+    batch_size: int
+    threads: int
+    head: str
+
+
+class Ratio(NamedTuple):
+    """How many times as fast as eager: the median of the rounds, and the lowest and highest of them."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Row(Cell):
+    """A cell and what was measured.
+
+    Attributes:
+        filled: tokens that the memory held when timing began, at most M.
+        rounds_ms: per round the milliseconds of every call.
+        ratio: eager's time over this one's, 2.0 is twice as fast; None where eager was not run.
+    """
+
+    filled: int
+    rounds_ms: tuple[tuple[float, ...], ...]
+    ratio: Ratio | None
+
+    @property
+    def samples(self) -> int:
+        """Number of timed calls."""
+        return sum(map(len, self.rounds_ms))
+
+    @property
+    def p50_ms(self) -> float:
+        """Median milliseconds per call."""
+        return self._percentile(50)
+
+    @property
+    def p90_ms(self) -> float:
+        """Milliseconds that nine in ten calls stay below."""
+        return self._percentile(90)
+
+    @property
+    def p99_ms(self) -> float:
+        """Milliseconds that 99 in 100 calls stay below; near the largest where there are few samples."""
+        return self._percentile(99)
+
+    @property
+    def mean_ms(self) -> float:
+        """Mean milliseconds per call."""
+        return float(np.mean(self._all()))
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of all streams in a second of calls."""
+        return 1000 * self.batch_size * self.segment_len / self.mean_ms
+
+    def _all(self) -> np.ndarray:
+        return np.concatenate([np.asarray(r, dtype=np.float64) for r in self.rounds_ms])
+
+    def _percentile(self, q: float) -> float:
+        return float(np.percentile(self._all(), q))
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dict: the cell, the figures and the raw samples in ms."""
+        cell = {f.name: getattr(self, f.name) for f in dataclasses.fields(Cell)}
+        figures = ("samples", "p50_ms", "p90_ms", "p99_ms", "mean_ms", "tokens_per_second")
+        return {
+            **cell,
+            "filled": self.filled,
+            **{name: getattr(self, name) for name in figures},
+            "ratio": None if self.ratio is None else self.ratio._asdict(),
+            "rounds_ms": [list(r) for r in self.rounds_ms],
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Row:
+        """Take back what `to_dict` gave; the figures are computed again from the samples."""
+        given = {f.name: value[f.name] for f in dataclasses.fields(cls)}
+        given["rounds_ms"] = tuple(tuple(float(ms) for ms in r) for r in given["rounds_ms"])
+        given["ratio"] = None if given["ratio"] is None else Ratio(**given["ratio"])
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows of a benchmark.
+
+    Attributes:
+        rows: in the order of target, M, L, B; within a comparison in the order of the backends.
+        machine: see `txl_export.benchmarking.machine.describe`.
+        threads: CPU threads that every cell had.
+        rounds: turns that every cell had.
+    """
+
+    rows: tuple[Row, ...]
+    machine: Mapping[str, Any]
+    threads: int
+    rounds: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dict, raw samples included."""
+        return {
+            "format": FORMAT,
+            "schema": SCHEMA,
+            "machine": {**self.machine, "threads": self.threads},
+            "rounds": self.rounds,
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+    @classmethod
+    def from_dict(cls, value: Any) -> Table:
+        """Take back what `to_dict` gave.
+
+        Raises:
+            InputError: something else, or of another version.
+        """
+        if not isinstance(value, Mapping) or (value.get("format"), value.get("schema")) != (FORMAT, SCHEMA):
+            raise InputError(f"this is no benchmark of this version: expected format {FORMAT!r}, schema {SCHEMA}")
+        try:
+            rows = tuple(Row.from_dict(row) for row in value["rows"])
+            machine = dict(value["machine"])
+            return cls(rows, machine, machine.pop("threads"), value["rounds"])
+        except (KeyError, TypeError, ValueError) as e:
+            raise InputError(f"this benchmark is damaged ({type(e).__name__}: {e}): run it again") from None
+
+
+def make_rows(measured: Mapping[Cell, Rounds], filled: Mapping[Cell, int]) -> list[Row]:
+    """Rows of one comparison, each set against its eager cell where there is one.
+
+    Args:
+        measured: per cell and round the milliseconds of every call; round i of all cells ran in turn.
+        filled: per cell the tokens that its memory held.
+    """
+    base = next((rounds for cell, rounds in measured.items() if cell.backend == EAGER), None)
+    return [
+        Row(
+            **dataclasses.asdict(cell),
+            filled=filled[cell],
+            rounds_ms=tuple(tuple(r) for r in rounds),
+            ratio=None if base is None else compare(rounds, base),
+        )
+        for cell, rounds in measured.items()
+    ]
+
+
+def compare(own: Rounds, base: Rounds) -> Ratio:
+    """How many times as fast `own` is as `base`.
+
+    Rounds are set against each other pairwise, since they ran one after the other: what slows the machine
+    down for a while slows both.
+    """
+    ratios = [float(np.median(b) / np.median(o)) for o, b in zip(own, base, strict=True)]
+    return Ratio(float(np.median(ratios)), min(ratios), max(ratios))

@@ -1,0 +1,126 @@
+"""Targets of a benchmark: a bundle or a checkpoint, and how it is had at any memory length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from txl_export.benchmarking.process import Source
+from txl_export.bundle import CHECKPOINT, MANIFEST, Bundle
+from txl_export.checkpoints import Checkpoint, load_checkpoint
+from txl_export.config import Dialect, ModelConfig
+from txl_export.errors import BundleError, InputError
+from txl_export.runtime.planning import plan_segment
+from txl_export.segments import SegmentRange
+
+HEAD = "log_probs"
+# Values of a configuration that leave the time of a call alone, or that a cell sets itself.
+_FREE = ("mem_len", "dropout", "dropatt")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bundle or checkpoint that was found readable.
+
+    Attributes:
+        name: as it was given.
+        path: where it is.
+        bundle: opened; None for a checkpoint.
+        config: the architecture, with evaluation values.
+        dialect: the origin's behaviours.
+        head: what calls return, on every backend.
+    """
+
+    name: str
+    path: Path
+    bundle: Bundle | None
+    config: ModelConfig
+    dialect: Dialect
+    head: str
+
+    @classmethod
+    def open(cls, given: str | Path | Bundle) -> Target:
+        """Open a target; raises BundleError, CheckpointError or ConfigError."""
+        path = given.path if isinstance(given, Bundle) else Path(given)
+        if not (path / MANIFEST).is_file():
+            checkpoint = load_checkpoint(path)
+            return cls(str(path), path, None, checkpoint.config, checkpoint.dialect, HEAD)
+        m = (bundle := Bundle.open(path)).manifest
+        return cls(str(path), path, bundle, m.config, m.dialect, HEAD if HEAD in m.heads else m.heads[0])
+
+    @property
+    def mem_len(self) -> int:
+        """Its own M."""
+        return self.bundle.manifest.mem_len if self.bundle else self.config.mem_len
+
+    @property
+    def layout(self) -> str:
+        """Its own layout, or what exports have by default."""
+        return self.bundle.manifest.layout if self.bundle else "kv"
+
+    @property
+    def segments(self) -> tuple[SegmentRange, ...]:
+        """The bundle's segment lengths, in the order in which the runtime prefers them; () for a checkpoint."""
+        found = {g.segment for g in self.bundle.manifest.graphs} if self.bundle else set()
+        return tuple(sorted(found, key=lambda s: (s.hi - s.lo, s)))
+
+    def holds(self, layout: str, mem_len: int) -> bool:
+        """Whether the bundle itself is what is asked for."""
+        return self.bundle is not None and (layout, mem_len) == (self.layout, self.mem_len)
+
+    def check_segment(self, length: int) -> None:
+        """Raise InputError when the bundle does not run segments of this length."""
+        if not self.bundle:
+            return
+        try:
+            plan_segment(length, self.segments, self.config.same_length)
+        except InputError:
+            there = ", ".join(map(str, self.segments))
+            raise InputError(
+                f"{self.name} runs no segments of {length} tokens (it has {there}): choose other --segment-lens, "
+                f"export again with {length} among its --segment-lens, or bench the checkpoint"
+            ) from None
+
+    def graphs_for(self, lengths: Sequence[int]) -> list[str]:
+        """Segment lengths to export so that each of `lengths` runs on the graph that the bundle has for it."""
+        graphs: list[SegmentRange] = []
+        for n in lengths:
+            own = [s for s in self.segments if n in s][:1]
+            # Nothing takes it whole: with `same_length` it runs in pieces, on any of the bundle's graphs.
+            graphs += own or self.segments or [SegmentRange(n, n)]
+        return [str(s) for s in dict.fromkeys(graphs)]
+
+    @property
+    def source(self) -> Source:
+        """The checkpoint behind it, which eager runs and exports are made of; raises BundleError when it is gone."""
+        if not self.bundle:
+            return Source(self.path)
+        recorded, path = self.bundle.manifest.judge, self.bundle.judge_path
+        if path is None:
+            was = f", it was at {recorded['path']!r}" if recorded.get("path") else ""
+            raise BundleError(
+                f"the checkpoint of {self.name} is gone{was}: bench the checkpoint itself, export again with "
+                f"--keep-checkpoint, or leave eager and other memory lengths out (--backends onnxruntime "
+                f"--mem-lens {self.mem_len})"
+            )
+        kept = path == self.bundle.path / CHECKPOINT  # a copy, native whatever its origin was
+        return Source(path, None if kept else recorded.get("origin"), dict(recorded.get("overrides", {})))
+
+    def checkpoint(self) -> Checkpoint:
+        """Load that checkpoint.
+
+        Raises:
+            BundleError: it is gone, or another model than the bundle's.
+            CheckpointError: it cannot be read.
+        """
+        source = self.source
+        found = load_checkpoint(source.path, source.origin, source.overrides)
+        theirs, ours = found.config.to_dict(), self.config.to_dict()
+        odd = [k for k in ours if ours[k] != theirs[k] and k not in _FREE]
+        if odd:
+            raise BundleError(
+                f"{source.path} has {odd[0]} {theirs[odd[0]]!r}, {self.name} was made with {ours[odd[0]]!r}: "
+                f"it is another model now, export again"
+            )
+        return found
