@@ -23,6 +23,7 @@ from txl_export.vocabulary import Vocabulary, vocabulary_from_dict
 
 FORMAT = "txl-export-bundle"
 SCHEMA = 1
+PRECISIONS = ("fp32",)
 MANIFEST, WEIGHTS, INITIAL, CHECKPOINT = "manifest.json", "weights.bin", "initial.safetensors", "checkpoint"
 
 
@@ -173,6 +174,7 @@ class Manifest:
             )
         try:
             manifest = cls._parse(value)
+            manifest._check()
             if manifest.to_dict() != value:  # names, shapes and pairs are derived: a manifest that disagrees was edited
                 raise BundleError(f"{source} contradicts itself: it was edited; export again")
         except (KeyError, TypeError, ValueError, AttributeError) as e:
@@ -180,6 +182,20 @@ class Manifest:
         except (ConfigError, InputError) as e:
             raise BundleError(f"{source} is damaged ({e}): export again") from None
         return manifest
+
+    def _check(self) -> None:
+        """Numbers that nothing else derives; raises ValueError or TypeError."""
+        for name in ("mem_len", "segment_len", "top_k", "max_batch"):
+            n = getattr(self, name)
+            if not isinstance(n, int) or isinstance(n, bool) or n < (0 if name == "mem_len" else 1):
+                raise ValueError(f"{name} is {n!r}")
+        if self.segment_len > self.longest or self.top_k > self.config.vocab_size:
+            raise ValueError(f"segment_len {self.segment_len} or top_k {self.top_k} is too large")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision is {self.precision!r}")
+        for name, entry in self.files.items():
+            if not isinstance(entry["bytes"], int) or not isinstance(entry["sha256"], str):
+                raise TypeError(f"files lacks size and hash of {name}")
 
     @classmethod
     def _parse(cls, value: dict[str, Any]) -> Manifest:

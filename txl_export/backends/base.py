@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -72,6 +74,18 @@ class ModelInfo:
     def head(self, name: str) -> HeadSpec:
         """What a head returns."""
         return head_spec(name, self.config, self.top_k)
+
+
+def identity(config: ModelConfig, dialect: Dialect, weights: str) -> str:
+    """Names a model by its weights and by what else its memory depends on.
+
+    Args:
+        config: the architecture and evaluation values.
+        dialect: the origin's behaviours.
+        weights: a hash of the weights.
+    """
+    told = json.dumps([config.to_dict(), dialect.to_dict(), weights])
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 class LoadedModel(ABC):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from txl_export.backends.base import Arrays, LoadedModel, ModelInfo, Streams
+from txl_export.backends.base import Arrays, LoadedModel, ModelInfo, Streams, identity
 from txl_export.bundle import Bundle
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.errors import InputError, missing_extra
@@ -87,10 +86,10 @@ class EagerModel(LoadedModel):
 
 def _identity(checkpoint: Checkpoint) -> str:
     """Names a checkpoint by its configuration and a few numbers of every tensor."""
-    digest = hashlib.sha256(json.dumps(checkpoint.config.to_dict()).encode())
+    digest = hashlib.sha256()
     for name, w in checkpoint.weights.items():
         digest.update(name.encode() + np.ascontiguousarray(w.reshape(-1)[:64]).tobytes())
-    return digest.hexdigest()
+    return identity(checkpoint.config, checkpoint.dialect, digest.hexdigest())
 
 
 class EagerStreams(Streams):

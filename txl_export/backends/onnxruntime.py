@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_export.backends.base import Arrays, LoadedModel, ModelInfo, Streams
+from txl_export.backends.base import Arrays, LoadedModel, ModelInfo, Streams, identity
 from txl_export.bundle import WEIGHTS, Bundle, GraphSpec
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.errors import BundleError, InputError, missing_extra
@@ -76,7 +76,7 @@ class OnnxRuntimeModel(LoadedModel):
             top_k=m.top_k,
             max_batch=m.max_batch,
             start=m.start,
-            identity=str(m.files[WEIGHTS]["sha256"]),
+            identity=identity(m.config, m.dialect, str(m.files[WEIGHTS]["sha256"])),
             vocab=bundle.vocab,
         )
 
@@ -180,11 +180,12 @@ class OnnxRuntimeStreams(Streams):
         """Bindings of the memory, made once per graph and direction."""
         key = (graph.file, self._now, free)
         if key not in self._bindings:
-            binding = self._bindings[key] = session.io_binding()
+            binding = session.io_binding()
             for name, array in self._slots[self._now].items():
                 _bind_input(binding, name, array)
             for name, array in self._slots[free].items():
                 _bind_output(binding, f"new_{name}", array)
+            self._bindings[key] = binding  # kept only when whole
         return self._bindings[key]
 
     def begin(self) -> None:

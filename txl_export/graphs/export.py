@@ -14,10 +14,21 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from txl_export.bundle import CHECKPOINT, INITIAL, MANIFEST, WEIGHTS, Bundle, GraphSpec, Manifest, file_entry
+from txl_export.bundle import (
+    CHECKPOINT,
+    FORMAT,
+    INITIAL,
+    MANIFEST,
+    PRECISIONS,
+    WEIGHTS,
+    Bundle,
+    GraphSpec,
+    Manifest,
+    file_entry,
+)
 from txl_export.checkpoints import Checkpoint, native
-from txl_export.errors import ExportError, InputError
-from txl_export.files import replacing_folder, require_space, sha256, write_atomic, write_json
+from txl_export.errors import BundleError, ExportError, InputError
+from txl_export.files import read_json, replacing_folder, require_space, sha256, write_atomic, write_json
 from txl_export.graphs.assembly import Assembler
 from txl_export.graphs.layouts import PROJECTIONS
 from txl_export.graphs.model import SegmentGraph
@@ -28,8 +39,6 @@ from txl_export.layouts import state_specs
 from txl_export.reference import TransformerXL
 from txl_export.segments import SegmentRange, covering, parse_segments
 from txl_export.weights import count_parameters
-
-PRECISIONS = ("fp32",)
 
 Progress = Callable[[str, int, int], None]
 
@@ -148,8 +157,18 @@ def _file_name(head: str, segment: SegmentRange) -> str:
 def _check_target(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise ExportError(f"{out} is a file, expected a folder to write the bundle to")
-    if out.exists() and any(out.iterdir()) and not (out / MANIFEST).is_file():
+    if not out.exists() or not any(out.iterdir()):
+        return
+    try:
+        manifest = read_json(out / MANIFEST, BundleError)
+        ours = isinstance(manifest, dict) and manifest.get("format") == FORMAT
+        known = {MANIFEST, CHECKPOINT, *manifest["files"]} if ours else set()
+    except (BundleError, KeyError, TypeError):
+        known = set()
+    if not known:
         raise ExportError(f"{out} holds files that are no bundle: choose an empty or new folder")
+    for foreign in sorted({p.name for p in out.iterdir()} - known):
+        raise ExportError(f"{out} holds {foreign}, which is not the bundle's: move it or choose another folder")
 
 
 def _bytes_needed(manifest: Manifest, keep_checkpoint: bool) -> int:

@@ -121,8 +121,11 @@ class Session:
 
     def _tokens(self, ids: object, what: str) -> np.ndarray:
         """Check tokens and make them int64 [B, n]."""
-        array = np.asarray(ids)
-        if array.dtype.kind not in "iu":
+        try:
+            array = np.asarray(ids)
+        except ValueError:
+            raise InputError(f"{what} have rows of different lengths, expected [{self.batch_size}, n]") from None
+        if array.dtype.kind not in "iu" and array.size:
             raise InputError(f"{what} have dtype {array.dtype}, expected integers")
         if array.ndim != 2 or array.shape[0] != self.batch_size or not array.size:
             raise InputError(
@@ -155,6 +158,8 @@ class Session:
         if not isinstance(out, np.ndarray) or out.shape != shapes[0] or out.dtype != spec.outputs[0].dtype:
             found = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
             raise InputError(f"out is {found}, expected {spec.outputs[0].dtype} {list(shapes[0])}")
+        if not out.flags.writeable:
+            raise InputError("out is read-only, expected an array to write into")
         return [out]
 
     def reset(self, streams: Iterable[int] | None = None) -> None:
@@ -169,6 +174,8 @@ class Session:
         self._streams.reset(self._numbers(range(self.batch_size) if streams is None else streams))
 
     def _numbers(self, streams: Iterable[int]) -> np.ndarray:
+        if not isinstance(streams, Iterable):
+            raise InputError(f"streams is {streams!r}, expected a list of stream numbers")
         numbers = list(streams)
         for s in numbers:
             if not _is_int(s) or not 0 <= s < self.batch_size:
@@ -260,6 +267,8 @@ class Session:
             raise InputError(
                 f"generate continues one stream, this session has {self.batch_size}: use a session of batch_size 1"
             )
+        if not _is_int(max_new_tokens) or max_new_tokens < 0:
+            raise InputError(f"max_new_tokens is {max_new_tokens!r}, expected 0 or more tokens")
         sampler = sampling.Sampler(temperature, top_k, top_p, seed)
         stops = sampling.stop_sequences(stop)
         head = self._generation_head()

@@ -86,3 +86,5 @@ def check_state(path: Path, state: Arrays, like: Arrays, mem_len: int, grows: bo
             raise InputError(f"{path} is damaged: {name} does not fit this engine")
         if array.dtype.kind == "f" and not np.isfinite(found).all():
             raise InputError(f"{path} is damaged: {name} holds NaN or Inf")
+    if (state["positions"] < like["positions"]).any():  # a fresh session is at its start
+        raise InputError(f"{path} is damaged: positions lie before the start")

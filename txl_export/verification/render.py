@@ -20,7 +20,8 @@ def render(report: Report, console: Console) -> None:
 
     r = report
     console.print(
-        f"[bold]{escape(r.bundle)}[/] (layout {r.layout}, M = {r.mem_len}, {r.backend}) against {escape(r.checkpoint)} (eager): "
+        f"[bold]{escape(r.bundle)}[/] (layout {r.layout}, M = {r.mem_len}, {r.backend}) "
+        f"against {escape(r.checkpoint)} (eager): "
         f"{len(r.segments)} segments of {r.segment_len} tokens, B = {r.batch_size}, {r.source}"
     )
     table = Table(box=None, header_style="bold")
