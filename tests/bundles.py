@@ -93,10 +93,7 @@ ExportFixture = Callable[..., Exported]
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> ExportFixture:
     """exported(model, layout, segment_lens, head): the bundle, made now or taken from another test's."""
-    import os
-
     root = tmp_path_factory.getbasetemp().parent / "bundles"
-    root = Path(os.environ.get("TXL_TB", root))
     root.mkdir(exist_ok=True)
 
     @functools.cache

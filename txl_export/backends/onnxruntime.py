@@ -7,6 +7,7 @@ needed, lets a longer feed be taken back.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ def load(
     """Load a bundle; raises EnvironmentMismatch without onnxruntime, InputError for another M than the bundle's."""
     if not isinstance(source, Bundle):
         raise InputError("backend 'onnxruntime' runs bundles, this is a checkpoint: export it first")
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # a server sends nothing anywhere unless its owner says so
     try:
         import onnxruntime
     except ImportError:

@@ -111,6 +111,7 @@ def _prepare(block: Block, folder: Path, steps: _Steps) -> dict[str, Source]:
             segment_lens=block.graphs,
             layout=layout,
             head=target.head,
+            cover=False,  # no cell feeds another length
             progress=say,
         )
         steps.step()

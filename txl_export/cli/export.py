@@ -56,6 +56,12 @@ EXAMPLES = examples(
 @click.option("--segment-len", type=int, help="Tokens a feed is cut into by default; the longest when not given.")
 @click.option("--top-k", type=int, default=TOP_K, help="Tokens that head top_k returns.")
 @click.option("--keep-checkpoint", is_flag=True, help="Put a copy of the checkpoint into the bundle.")
+@click.option(
+    "--cover/--no-cover",
+    default=True,
+    show_default=True,
+    help="Add a graph for a range where the lengths given leave some length without one.",
+)
 @checkpoint_options
 @json_option
 def command(

@@ -54,12 +54,10 @@ def export(
     segment_len: int | None = None,
     top_k: int = 40,
     keep_checkpoint: bool = False,
+    cover: bool = True,
     progress: Progress | None = None,
 ) -> Bundle:
     """Export a checkpoint as a bundle of ONNX graphs with the memory as inputs and outputs.
-
-    Where the segment lengths leave some length up to the longest that could not be run exactly, a graph
-    for the range is added.
 
     Args:
         checkpoint: a loaded checkpoint.
@@ -71,6 +69,8 @@ def export(
         head: one or several heads; the first is the default of sessions.
         segment_len: tokens after which a feed is cut by default; None for the longest segment.
         top_k: tokens that head "top_k" returns, at most V.
+        cover: add a graph for a range where the segment lengths leave some length up to the longest that
+            could not be run exactly.
         keep_checkpoint: put a native copy of the checkpoint into the bundle, for `verify`.
         progress: called with (what is being done, steps done, steps in all).
 
@@ -80,7 +80,8 @@ def export(
         ExportError: the folder holds something else, or tracing specialised what must stay symbolic.
         EnvironmentMismatch: not enough disk space; nothing is left behind.
     """
-    manifest = _plan(checkpoint, mem_len, segment_lens, layout, precision, head, segment_len, top_k)
+    segments = _segments(checkpoint, segment_lens, cover)
+    manifest = _plan(checkpoint, mem_len, segments, layout, precision, head, segment_len, top_k)
     out = Path(out_dir)
     _check_target(out)
     require_space(out, _bytes_needed(manifest, keep_checkpoint))
@@ -102,10 +103,15 @@ def export(
     return Bundle.open(out, check_files=False)
 
 
+def _segments(checkpoint: Checkpoint, asked: Iterable[int | str], cover: bool) -> tuple[SegmentRange, ...]:
+    segments = parse_segments(asked)
+    return covering(segments, cut_is_free=checkpoint.config.same_length) if cover else segments
+
+
 def _plan(
     checkpoint: Checkpoint,
     mem_len: int | None,
-    segment_lens: Iterable[int | str],
+    segments: tuple[SegmentRange, ...],
     layout: str,
     precision: str,
     head: str | Iterable[str],
@@ -128,8 +134,6 @@ def _plan(
         head_spec(name, config, top_k)
     state_specs(layout, config, M)
     checkpoint.dialect.window(config, M)
-    asked = parse_segments(segment_lens)
-    segments = covering(asked, cut_is_free=config.same_length)
     longest = max(s.hi for s in segments)
     cut = longest if segment_len is None else segment_len
     if not 1 <= cut <= longest:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_export.bundle import CHECKPOINT, Bundle
+from txl_export.bundle import CHECKPOINT, Bundle, Manifest
 from txl_export.checkpoints import Checkpoint, load_checkpoint
 from txl_export.config import OVERRIDABLE_CONFIG
 from txl_export.errors import InputError, TxlError
@@ -21,7 +21,7 @@ from txl_export.verification.tokens import Tokens, choose
 from txl_export.verification.trend import fit
 
 if TYPE_CHECKING:
-    from txl_export.backends.eager import EagerStreams
+    from txl_export.backends.eager import EagerModel, EagerStreams
 
 Progress = Callable[[int, int], None]
 
@@ -68,8 +68,8 @@ def verify(
     judge, notes = _judge(opened, checkpoint)
     cut, name = engine.info.segment_len, head or engine.info.heads[0]
     tokens = choose(text, ids, random, opened.vocab, engine.info.config.vocab_size, batch_size, segments * cut + 1)
-    compared = Engine.load(judge, "eager", mem_len=opened.manifest.mem_len)
-    results = _run(engine.session(batch_size), compared.session(batch_size), tokens, cut, name, progress)
+    reference = Session(_reference_model(judge, opened.manifest), batch_size)
+    results = _run(engine.session(batch_size), reference, tokens, cut, name, progress)
     if len(results) < segments:
         notes = (*notes, f"the {tokens.source} ended after {len(results)} of {segments} segments")
     settled = engine.info.config.n_layer * engine.info.mem_len
@@ -89,7 +89,9 @@ def verify(
         trend=fit([r.measures.max_abs for r in results], [r.start for r in results], settled, cut),
         notes=notes,
     )
-    return report if report.passed else dataclasses.replace(report, noise=_noise(judge, report, tokens))
+    return (
+        report if report.passed else dataclasses.replace(report, noise=_noise(judge, opened.manifest, report, tokens))
+    )
 
 
 def _judge(bundle: Bundle, given: str | Path | Checkpoint | None) -> tuple[Checkpoint, tuple[str, ...]]:
@@ -128,6 +130,13 @@ def _changed_note(judge: Checkpoint, recorded: Any) -> tuple[str, ...]:
     return () if same else (f"{judge.path} has changed since the export",)
 
 
+def _reference_model(judge: Checkpoint, manifest: Manifest) -> EagerModel:
+    """The judge in eager, with the bundle's M and k."""
+    from txl_export.backends.eager import EagerModel
+
+    return EagerModel(judge, manifest.mem_len, manifest.segment_len, manifest.top_k)
+
+
 def _run(
     session: Session, judge: Session, tokens: Tokens, cut: int, head: str, progress: Progress | None
 ) -> list[SegmentResult]:
@@ -164,20 +173,12 @@ def _memory_apart(session: Session, judge: Session) -> tuple[float, ...]:
     return tuple(float(share) for share in apart / largest)
 
 
-def _noise(judge: Checkpoint, report: Report, tokens: Tokens) -> Noise | None:
+def _noise(judge: Checkpoint, manifest: Manifest, report: Report, tokens: Tokens) -> Noise | None:
     """The reference's own rounding on the same tokens, float32 against float64; None where nothing has a tolerance."""
-    from txl_export.backends.eager import EagerModel
-
     if TOLERANCES[report.precision].log_probs is None:
         return None
-    sessions = [
-        Session(model, report.batch_size)
-        for model in (
-            EagerModel(judge, report.mem_len, report.segment_len),
-            EagerModel(judge, report.mem_len, report.segment_len).double(),
-        )
-    ]
-    single, double = sessions
+    single = Session(_reference_model(judge, manifest), report.batch_size)
+    double = Session(_reference_model(judge, manifest).double(), report.batch_size)
     results = _run(single, double, tokens, report.segment_len, report.head, None)
     rounding = dataclasses.replace(report, segments=tuple(results))
     return Noise(rounding.max_abs, rounding.perplexity_difference or 0.0)
