@@ -6,6 +6,7 @@ Tests take the fixture `exported`; it comes from `tests/conftest.py`.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +94,8 @@ ExportFixture = Callable[..., Exported]
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> ExportFixture:
     """exported(model, layout, segment_lens, head): the bundle, made now or taken from another test's."""
-    root = tmp_path_factory.getbasetemp().parent / "bundles"
+    own = tmp_path_factory.getbasetemp()
+    root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "bundles"
     root.mkdir(exist_ok=True)
 
     @functools.cache
