@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -39,9 +40,22 @@ def read_json(path: Path, error: type[TxlError]) -> Any:
         raise error(f"{path} is not readable JSON ({first_line(e)})") from None
 
 
+def to_json(value: Any) -> str:
+    """JSON that people can read too; numbers that JSON lacks (infinities, NaN) become null."""
+    return json.dumps(_finite(value), indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically, readable for people."""
-    write_atomic(path, (json.dumps(value, indent=2) + "\n").encode())
+    """Write a JSON file atomically."""
+    write_atomic(path, (to_json(value) + "\n").encode())
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -84,9 +84,7 @@ def update_card(results: Results, card: Path) -> None:
 @click.option("--threads", type=click.IntRange(1), default=2, help="CPU threads.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--update-card", "card", is_flag=True, help="Also write the table into README.md.")
-def main(
-    checkpoint: Path, mem_lens: tuple[int, ...], count: int, threads: int, as_json: bool, card: bool
-) -> None:
+def main(checkpoint: Path, mem_lens: tuple[int, ...], count: int, threads: int, as_json: bool, card: bool) -> None:
     """Measure bits per byte of the model in float32, in segments of 128 bytes at every memory length."""
     torch.set_num_threads(threads)
     model = TransformerXL.from_checkpoint(load_checkpoint(checkpoint))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+
+from txl_export.files import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,16 +21,8 @@ PLAIN_WIDTH = 120  # of tables that go to a file or a pipe
 
 
 def print_json(value: Any) -> None:
-    """One JSON object; numbers that JSON lacks become null."""
-    click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """One JSON object."""
+    click.echo(to_json(value))
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -168,7 +168,7 @@ class Report:
         return f"segment {s.index} (token {s.start}): {what}; {where}"
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dict; infinities become null."""
+        """A JSON-ready dict."""
         limits, perplexities = self.limits, self.perplexities
         names = (
             "bundle",
@@ -196,7 +196,7 @@ class Report:
             "notes": list(self.notes),
             "segments": [_flat(s) for s in self.segments],
         }
-        return _finite(value)
+        return value
 
 
 def _flat(s: SegmentResult) -> dict[str, Any]:
@@ -206,11 +206,3 @@ def _flat(s: SegmentResult) -> dict[str, Any]:
 
 def _exp(x: float) -> float:
     return math.exp(x) if x < 700 else math.inf
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
