@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from txl_export.cli._output import progress
 from txl_export.errors import TxlError
 from txl_export.files import write_json
 
@@ -58,8 +59,8 @@ def _export(console: Console) -> None:
 
     _step(console, "1. Export", f"export {MODEL} -o {BUNDLE} --mem-len {MEM_LEN} --head log_probs,log_probs@last")
     heads = ("log_probs", "log_probs@last")
-    report = lambda what, done, total: console.print(f"  {what} ({done}/{total})", style="dim")  # noqa: E731
-    bundle = txl.export(txl.load_checkpoint(MODEL), BUNDLE, mem_len=MEM_LEN, head=heads, progress=report)
+    with progress() as report:
+        bundle = txl.export(txl.load_checkpoint(MODEL), BUNDLE, mem_len=MEM_LEN, head=heads, progress=report)
     m = bundle.manifest
     size = sum(f["bytes"] for f in m.files.values()) / 1e6
     console.print(f"  {len(m.graphs)} graphs over one set of weights, {size:.1f} MB; memory in and out: "
@@ -71,7 +72,8 @@ def _verify(console: Console) -> bool:
     from txl_export.verification import render
 
     _step(console, "2. Verify against the eager model, on a module that it never saw", f"verify {BUNDLE} --text {TEXT}")
-    report = txl.verify(BUNDLE, text=TEXT.read_bytes())
+    with progress() as steps:
+        report = txl.verify(BUNDLE, text=TEXT.read_bytes(), progress=lambda done, total: steps("segments", done, total))
     render(report, console)
     write_json(RESULTS / "verify.json", report.to_dict())
     return report.passed
@@ -96,8 +98,8 @@ def _bench(console: Console) -> None:
 
     lens = ",".join(map(str, BENCH_MEM_LENS))
     _step(console, "4. Time it against eager at several memory lengths", f"bench {BUNDLE} --mem-lens {lens} --rounds 3")
-    report = lambda what, done, total: console.print(f"  {what} ({done}/{total})", style="dim")  # noqa: E731
-    table = txl.bench([BUNDLE], mem_lens=BENCH_MEM_LENS, rounds=3, progress=report)
+    with progress() as report:
+        table = txl.bench([BUNDLE], mem_lens=BENCH_MEM_LENS, rounds=3, progress=report)
     render(table, console)
     write_json(RESULTS / "bench.json", table.to_dict())
 

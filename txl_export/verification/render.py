@@ -25,8 +25,8 @@ def render(report: Report, console: Console) -> None:
         f"{len(r.segments)} segments of {r.segment_len} tokens, B = {r.batch_size}, {r.source}"
     )
     table = Table(box=None, header_style="bold")
-    for name in ("segment", "token", "max error", "mean error", "KL", "top-1", "top-5", "memory error", "at layer"):
-        table.add_column(name, justify="right")
+    for name in ("segment", "token", "max err", "mean err", "KL", "top-1", "top-5", "memory", "layer"):
+        table.add_column(name, justify="right", no_wrap=True)
     shown, last = _selection(r), -1
     for s in shown:
         if s.index > last + 1:
