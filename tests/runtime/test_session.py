@@ -182,3 +182,21 @@ def test_sessions_of_one_engine_do_not_meet(stepping):
     a, b = stepping.engine.session(1), stepping.engine.session(1)
     a.feed([[1, 2, 3, 4]])
     np.testing.assert_array_equal(b.feed([[5]]), stepping.engine.session(1).feed([[5]]))
+
+
+def test_out_may_lie_over_the_tokens(stepping):
+    """The answer of the first call must not become the tokens of the second."""
+    ids = random_ids(stepping.config, 1, 20)
+    expected = stepping.engine.session(1).feed(ids)
+    memory = np.zeros(20 * 29, np.float32)
+    shared = memory.view(np.int64)[-20:].reshape(1, 20)
+    shared[...] = ids
+    found = stepping.engine.session(1).feed(shared, out=memory.reshape(1, 20, 29))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_out_that_repeats_its_numbers_is_refused(stepping):
+    out = np.lib.stride_tricks.as_strided(np.zeros((1, 3, 29), np.float32), (2, 3, 29), (0, 116, 4))
+    with pytest.raises(InputError) as e:
+        stepping.engine.session(2).feed(random_ids(stepping.config, 2, 3), out=out)
+    assert "repeats" in one_line(e.value)

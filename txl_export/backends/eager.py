@@ -85,10 +85,10 @@ class EagerModel(LoadedModel):
 
 
 def _identity(checkpoint: Checkpoint) -> str:
-    """Names a checkpoint by its configuration and a few numbers of every tensor."""
+    """Names a checkpoint by its configuration and weights."""
     digest = hashlib.sha256()
     for name, w in checkpoint.weights.items():
-        digest.update(name.encode() + np.ascontiguousarray(w.reshape(-1)[:64]).tobytes())
+        digest.update(name.encode() + np.ascontiguousarray(w).tobytes())
     return identity(checkpoint.config, checkpoint.dialect, digest.hexdigest())
 
 

@@ -21,7 +21,7 @@ def describe() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": physical_cores(),
         "logical_cpus": len(_usable_cpus()),
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
         "versions": versions(),
     }
 

@@ -60,7 +60,8 @@ class Session:
             head: what to return; None for the engine's first head.
             targets: the tokens to give log-probabilities of, integers [B, n] ([B, 1] for "target@last");
                 for head `target` only.
-            out: an array to write the answer into instead of a new one, of the answer's shape and dtype.
+            out: an array to write the answer into instead of a new one, of the answer's shape and dtype;
+                a feed that fails may leave a part of its answer there.
 
         Returns:
             The head's answer for every position, [B, n, ...], or for the last, [B, 1, ...]: an array,
@@ -134,7 +135,7 @@ class Session:
         low, high, size = array.min(), array.max(), self.info.config.vocab_size
         if low < 0 or high >= size:
             raise InputError(f"{what} hold {low if low < 0 else high}, expected tokens from 0 to {size - 1}")
-        return array.astype(np.int64, copy=False)
+        return array.astype(np.int64)  # a copy: `out` may lie over the caller's tokens
 
     def _targets(self, targets: object, spec: HeadSpec, n: int) -> np.ndarray | None:
         if not spec.takes_targets:
@@ -158,8 +159,10 @@ class Session:
         if not isinstance(out, np.ndarray) or out.shape != shapes[0] or out.dtype != spec.outputs[0].dtype:
             found = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
             raise InputError(f"out is {found}, expected {spec.outputs[0].dtype} {list(shapes[0])}")
-        if not out.flags.writeable:
-            raise InputError("out is read-only, expected an array to write into")
+        if not out.flags.writeable or any(
+            step == 0 < size - 1 for step, size in zip(out.strides, out.shape, strict=True)
+        ):
+            raise InputError("out is read-only or repeats its numbers, expected an array to write into")
         return [out]
 
     def reset(self, streams: Iterable[int] | None = None) -> None:
