@@ -11,7 +11,7 @@ import pytest
 from tests.bundles import MODELS, checkpoint_of, one_line
 from tests.helpers import random_ids, tiny_config
 from txl_export import export
-from txl_export.bundle import CHECKPOINT, INITIAL, MANIFEST, WEIGHTS, Bundle, Manifest, file_entry
+from txl_export.bundle import CHECKPOINT, INITIAL, MANIFEST, WEIGHTS, Bundle, Manifest, digest, file_entry
 from txl_export.checkpoints import Checkpoint, load_checkpoint, native
 from txl_export.errors import BundleError, EnvironmentMismatch, ExportError, TxlError
 from txl_export.graphs import export as export_module
@@ -27,6 +27,7 @@ def folder(exported, tmp_path) -> Path:
 def edit(folder: Path, change) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
     change(manifest)
+    manifest["digest"] = digest(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
 
 
@@ -412,3 +413,26 @@ def test_defaults(small, tmp_path):
     assert (manifest.segment_len, manifest.longest, manifest.top_k) == (64, 64, 29)
     shorter = export(small, tmp_path / "b", mem_len=5, segment_lens=("1-8",), segment_len=3).manifest
     assert (shorter.mem_len, shorter.segment_len, shorter.longest) == (5, 3, 8)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_("model", "d_inner", 25),
+        set_("model", "clamp_len", 3),
+        set_("dialect", "cluster_order", "reversed"),
+        set_("segment_len", 4),
+        set_("judge", {"path": "/elsewhere"}),
+        lambda m: m["graphs"].pop(0),
+    ],
+)
+def test_an_edit_that_contradicts_nothing_is_noticed(folder, change):
+    manifest = json.loads((folder / MANIFEST).read_text())
+    change(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert "edited" in refused(folder)
+
+
+def test_a_model_of_absurd_depth_is_refused_at_once(folder):
+    edit(folder, set_("model", "n_layer", 10**30))
+    assert "n_layer" in refused(folder)

@@ -6,6 +6,8 @@ share, `initial.safetensors` with the first memory, and optionally `checkpoint/`
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,7 +141,7 @@ class Manifest:
             for g in self.graphs
         ]
         states = [{"input": s.input, "output": s.output, "bytes_per_stream": s.nbytes} for s in self.states]
-        return {
+        value = {
             "format": FORMAT,
             "schema": SCHEMA,
             "model": self.config.to_dict(),
@@ -158,6 +160,7 @@ class Manifest:
             "versions": dict(self.versions),
             "vocabulary": self.vocabulary,
         }
+        return value | {"digest": digest(value)}
 
     @classmethod
     def from_dict(cls, value: Any, source: Path) -> Manifest:
@@ -200,8 +203,8 @@ class Manifest:
     @classmethod
     def _parse(cls, value: dict[str, Any]) -> Manifest:
         graphs = tuple(GraphSpec(g["file"], SegmentRange.parse(g["segment"]), g["head"]) for g in value["graphs"])
-        if not graphs:
-            raise ValueError("it has no graphs")
+        if not graphs or not all(isinstance(g.file, str) for g in graphs):
+            raise ValueError("it has no graphs, or graphs without a file")
         return cls(
             config=ModelConfig.from_dict(value["model"]),
             dialect=Dialect.from_dict(value["dialect"]),
@@ -209,6 +212,12 @@ class Manifest:
             **{k: value[k] for k in ("layout", "precision", "mem_len", "segment_len", "top_k", "max_batch")},
             **{k: value[k] for k in ("files", "judge", "versions", "vocabulary")},
         )
+
+
+def digest(value: Mapping[str, Any]) -> str:
+    """SHA-256 of a manifest's entries, its own digest left out: shows that it was edited, not by whom."""
+    rest = {k: v for k, v in value.items() if k != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from typing import Any
 
 from txl_export.errors import ConfigError
 
+# Beyond any model: a number above these comes from a damaged file, and must not be counted to.
+MOST, MOST_LAYERS = 2**31 - 1, 4096
 INITIAL_MEMORIES = ("empty", "zeros")
 CLUSTER_ORDERS = ("forward", "reversed")
 
@@ -77,12 +79,8 @@ class ModelConfig:
 
     def _check(self) -> None:
         for name in ("vocab_size", "n_layer", "n_head", "d_model", "d_head", "d_inner", "d_embed", "div_val"):
-            _require(
-                _is_int(getattr(self, name)) and getattr(self, name) >= 1,
-                name,
-                getattr(self, name),
-                "a positive integer",
-            )
+            value, most = getattr(self, name), MOST_LAYERS if name == "n_layer" else MOST
+            _require(_is_int(value) and 1 <= value <= most, name, value, f"a positive integer up to {most}")
         _require(self.d_model % 2 == 0, "d_model", self.d_model, "an even number (half sines, half cosines)")
         ends = (0, *self.cutoffs, self.vocab_size)
         rising = all(a < b for a, b in itertools.pairwise(ends))

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from txl_export.cli._output import console as make_console
 from txl_export.cli._output import progress
 from txl_export.errors import TxlError
 from txl_export.files import write_json
@@ -26,9 +27,7 @@ TEXT = Path(argparse.__file__)
 
 def main() -> int:
     """Export, verify, time and sample; returns the exit code."""
-    from rich.console import Console
-
-    console = Console()
+    console = make_console(markup=True)
     started = time.monotonic()
     try:
         passed = _run(console)
@@ -82,8 +81,12 @@ def _verify(console: Console) -> bool:
 def _sample(console: Console) -> None:
     import txl_export as txl
 
-    prompt = "def parse_args(self, args=None, namespace=None):\n"
-    _step(console, "3. Let it write", f"generate {BUNDLE} --prompt {prompt!r} --temperature 0.6 --seed 1")
+    prompt = "def parse_args(self, args=None, namespace=None):"
+    _step(
+        console,
+        "3. Let it write",
+        f"generate {BUNDLE} --prompt {prompt!r} --max-new-tokens 160 --temperature 0.6 --seed 1",
+    )
     engine = txl.Engine.load(BUNDLE)
     assert engine.info.vocab is not None
     ids = engine.info.vocab.encode(prompt.encode())

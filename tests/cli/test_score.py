@@ -115,7 +115,7 @@ def test_whoever_watches_sees_progress(run: Run, bundle: Path, text: Path, monke
     ("content", "says"),
     [
         (b"", "is empty: give a text"),
-        (b"x", "scoring got 1 tokens"),
+        (b"x", "scoring got 1 token"),
     ],
 )
 def test_texts_too_short_to_score(run: Run, bundle: Path, tmp_path: Path, content: bytes, says: str):

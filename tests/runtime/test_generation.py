@@ -194,3 +194,38 @@ def test_score_refuses(bundle, ids):
     with pytest.raises(InputError) as e:
         bundle.engine.score(ids)
     one_line(e.value)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"temperature": "x"}, {"temperature": None}, {"temperature": float("nan")}, {"top_k": 1.5}, {"top_k": True},
+        {"top_p": "x"}, {"seed": -1}, {"seed": 1.5}, {"stop": 5}, {"stop": "x"}, {"stop": [1.5]}, {"stop": [[1, "a"]]},
+    ],
+)  # fmt: skip
+def test_odd_arguments_are_refused_before_the_prompt_is_fed(exported, bad):
+    session = exported("stepping", "kv", (1, 8), ("log_probs", "target")).engine.session()
+    with pytest.raises(InputError) as e:
+        list(session.generate([1, 2], 2, **bad))
+    assert "\n" not in str(e.value) and next(iter(bad)) in str(e.value)
+    assert session.positions[0] == 0
+
+
+def test_a_tiny_temperature_takes_the_most_probable_token(exported):
+    engine = exported("stepping", "kv", (1, 8), ("log_probs", "target")).engine
+    tiny = list(engine.session().generate([1, 2], 6, temperature=5e-324, seed=0))
+    assert tiny == list(engine.session().generate([1, 2], 6, temperature=0))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"ids": [1, 2, 999]}, {"ids": [1]}, {"ids": [[1, 2]]}, {"ids": [1, 2], "segment_len": -1},
+        {"ids": [1, 2], "segment_len": 0}, {"ids": [1, 2], "segment_len": 1.5},
+    ],
+)  # fmt: skip
+def test_score_refuses_what_it_cannot_score(exported, bad):
+    engine = exported("stepping", "kv", (1, 8), ("log_probs", "target")).engine
+    with pytest.raises(InputError) as e:
+        engine.score(**bad)
+    assert "\n" not in str(e.value)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.bundles import ExportFixture, one_line
 from tests.helpers import random_checkpoint, tiny_config
 from txl_export import InputError, TxlError, export, verify
-from txl_export.bundle import MANIFEST, WEIGHTS, Bundle, file_entry
+from txl_export.bundle import MANIFEST, WEIGHTS, Bundle, digest, file_entry
 from txl_export.checkpoints import Checkpoint, native
 from txl_export.cli import main
 from txl_export.files import read_json, write_json
@@ -43,7 +43,7 @@ def damaged(bundle: Path, target: Path, part: str, shape: list[int], at: tuple[i
     data[at] += 1.0
     data.flush()
     manifest["files"][WEIGHTS] = file_entry(target / WEIGHTS)
-    write_json(target / MANIFEST, manifest)
+    write_json(target / MANIFEST, manifest | {"digest": digest(manifest)})
     return target
 
 
@@ -141,6 +141,9 @@ def test_bad_input_is_one_line(made: tuple[Path, Path], tmp_path: Path) -> None:
         (lambda: verify(bundle, text=b"abc", random=1), "exclude each other"),
         (lambda: verify(bundle, ids=np.zeros(9)), "integers"),
         (lambda: verify(bundle, ids=np.full(9, 256)), "0 to 255"),
+        (lambda: verify(bundle, ids=np.array([1, 2, 3, 4, 999])), "0 to 255"),  # a target only
+        (lambda: verify(bundle, batch_size=-1), "1 to 4096"),
+        (lambda: verify(bundle, random=-1), "0 or more"),
         (lambda: verify(bundle, ids=np.zeros((3, 9), int)), "3"),
         (lambda: verify(bundle, segments=0), "1 or more"),
         (lambda: verify(bundle, segment_len=5), "1 to 4"),

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 _COLUMNS = ("M", "L", "B", "p50 ms", "p90 ms", "p99 ms", "tokens/s", "× eager")
 
 
+# Rounds whose ratios differ by more than this factor say more about the machine than about the model.
+_DISTURBED = 2.0
+
+
 def render(table: Table, console: Console) -> None:
     """Print the rows and their reading."""
     from rich.markup import escape
@@ -33,6 +37,10 @@ def render(table: Table, console: Console) -> None:
         grid.add_row(*([escape(row.target)] if len(targets) > 1 else []), *_cells(row))
     console.print(grid)
     console.print(escape(reading(table)))
+    if any(row.ratio and row.ratio.high > _DISTURBED * row.ratio.low for row in table.rows):
+        console.print(
+            "[yellow]note:[/] ratios vary widely between rounds: the machine was busy, measure again when quiet"
+        )
 
 
 def _conditions(table: Table) -> str:

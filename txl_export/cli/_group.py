@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import signal
+import sys
+import threading
 from typing import Any
 
 import click
@@ -24,7 +27,7 @@ VERBS = {
 _EXTRAS = {"torch": "export", "onnx": "export", "onnx_ir": "export", "onnxscript": "export", "onnxruntime": "cpu"}
 _BASE = ("numpy", "rich", "safetensors")
 
-INTERRUPTED = 130  # what shells give for a process that SIGINT ended
+INTERRUPTED, TERMINATED = 130, 143  # what shells give for a process that SIGINT or SIGTERM ended
 
 
 class LazyGroup(click.Group):
@@ -51,6 +54,9 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb; errors raised on purpose become one line and their exit code."""
+        # Ends like an exception, so that temporary folders and processes go.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -63,7 +69,7 @@ class LazyGroup(click.Group):
             if error is None:  # a mistake of ours, not of the installation
                 raise
             _end(ctx, error)
-        except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as e:
+        except OSError as e:
             if e.filename is None:
                 raise
             click.echo(f"error: {e.filename} cannot be used ({e.strerror})", err=True)

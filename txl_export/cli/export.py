@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ def command(
     if as_json:
         print_json(_summary(bundle))
     else:
-        _print(bundle)
+        _print(bundle, options["segment_lens"])
 
 
 def _summary(bundle: Bundle) -> dict[str, Any]:
@@ -103,7 +104,9 @@ def _summary(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _print(bundle: Bundle) -> None:
+def _print(bundle: Bundle, asked: Sequence[str]) -> None:
+    from txl_export.segments import parse_segments
+
     m, summary = bundle.manifest, _summary(bundle)
     graphs = {g.file: g for g in m.graphs}
     rows = []
@@ -113,4 +116,9 @@ def _print(bundle: Bundle) -> None:
     total = si(summary["bytes"], "B")
     title = f"{bundle.path}: M = {m.mem_len}, layout {m.layout}, {m.precision}, {total}"
     print_table(title, ("file", "head", "tokens per call", "size"), rows, left=3)
+    wanted = set(parse_segments(asked))
+    for segment in sorted({g.segment for g in m.graphs} - wanted):
+        click.echo(
+            f"{segment} was added: without same_length, feeds of lengths between the others need it (--no-cover)"
+        )
     click.echo(f"next: txl-export verify {bundle.path}")

@@ -18,7 +18,9 @@ EXAMPLES = examples(
 
 @click.command(epilog=EXAMPLES)
 @click.argument("target", metavar="CKPT|BUNDLE|CONFIG-NAME")
-@click.option("--mem-lens", type=INTS, default="128,512,1600", help="Memory lengths M to give costs at.")
+@click.option(
+    "--mem-lens", type=INTS, default="128,512,1600", help="Memory lengths M to give costs at, besides the stored one."
+)
 @checkpoint_options
 @json_option
 def command(target: str, mem_lens: tuple[int, ...], reading: Reading, as_json: bool) -> None:

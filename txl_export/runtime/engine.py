@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from txl_export.errors import InputError
 from txl_export.runtime import snapshot
 from txl_export.runtime.scoring import token_log_probs
 from txl_export.runtime.session import Session
+
+# More than any machine here has use for: starting them would take longer than running.
+MOST_THREADS = 1024
 
 
 class Engine:
@@ -48,8 +52,10 @@ class Engine:
             InputError: an unknown backend, or one that does not run such a source.
             EnvironmentMismatch: the backend's package is missing.
         """
-        if threads is not None and threads < 1:
-            raise InputError(f"threads is {threads}, expected 1 or more")
+        if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
+            raise InputError(f"threads is {threads!r}, expected 1 to {MOST_THREADS}")
+        if not isinstance(source, str | os.PathLike | Bundle | Checkpoint):
+            raise InputError(f"a {type(source).__name__} cannot be loaded: give the path of a bundle or checkpoint")
         opened = _open(source)
         return cls(_backend_for(opened, backend).load(opened, mem_len, segment_len, threads))
 

@@ -20,12 +20,14 @@ class Sampler:
         seed: int | None = None,
     ) -> None:
         """Check the numbers; raises InputError."""
-        if not np.isfinite(temperature) or temperature < 0:
-            raise InputError(f"temperature is {temperature}, expected 0 (the most probable token) or more")
-        if top_k is not None and top_k < 1:
-            raise InputError(f"top_k is {top_k}, expected 1 or more tokens")
-        if top_p is not None and not 0 < top_p <= 1:
-            raise InputError(f"top_p is {top_p}, expected a probability above 0 and up to 1")
+        if not _is_number(temperature) or not 0 <= temperature < float("inf"):
+            raise InputError(f"temperature is {temperature!r}, expected 0 (the most probable token) or more")
+        if top_k is not None and not (_is_int(top_k) and top_k >= 1):
+            raise InputError(f"top_k is {top_k!r}, expected 1 or more tokens")
+        if top_p is not None and not (_is_number(top_p) and 0 < top_p <= 1):
+            raise InputError(f"top_p is {top_p!r}, expected a probability above 0 and up to 1")
+        if seed is not None and not (_is_int(seed) and seed >= 0):
+            raise InputError(f"seed is {seed!r}, expected an integer of 0 or more")
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self._random = np.random.default_rng(seed)
 
@@ -45,11 +47,11 @@ class Sampler:
     def _choose(self, scores: np.ndarray) -> int:
         if self.temperature == 0:
             return int(scores.argmax())
-        scores = scores / self.temperature
         order = np.argsort(-scores, kind="stable")
         if self.top_k is not None:
             order = order[: self.top_k]
-        p = np.exp(scores[order] - scores[order[0]])
+        with np.errstate(over="ignore"):  # a tiny temperature makes all but the best infinitely improbable
+            p = np.exp((scores[order] - scores[order[0]]) / self.temperature)
         p /= p.sum()
         if self.top_p is not None:
             kept = int(np.searchsorted(np.cumsum(p), self.top_p)) + 1
@@ -58,8 +60,19 @@ class Sampler:
 
 
 def stop_sequences(stop: Iterable[int | Sequence[int]]) -> list[tuple[int, ...]]:
-    """Tokens and sequences of tokens as tuples; empty ones are refused."""
-    sequences = [(int(s),) if isinstance(s, int | np.integer) else tuple(int(t) for t in s) for s in stop]
-    if any(not s for s in sequences):
-        raise InputError("a stop sequence is empty, expected one or more tokens")
-    return sequences
+    """Tokens and sequences of tokens as tuples; raises InputError for anything else and for empty ones."""
+    try:
+        sequences = [(s,) if _is_int(s) else tuple(s) for s in stop]  # type: ignore[arg-type]
+    except TypeError:
+        raise InputError(f"stop is {stop!r}, expected tokens or sequences of tokens") from None
+    if not all(s and all(map(_is_int, s)) for s in sequences):
+        raise InputError(f"stop is {stop!r}, expected tokens or sequences of one or more tokens")
+    return [tuple(int(t) for t in s) for s in sequences]  # type: ignore[arg-type]
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return _is_int(value) or isinstance(value, float | np.floating)

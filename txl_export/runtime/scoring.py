@@ -30,16 +30,16 @@ def token_log_probs(
     Raises:
         InputError: fewer than two tokens, or a bundle without a head that scores tokens.
     """
-    tokens = np.asarray(ids)
-    if tokens.ndim != 1 or tokens.size < 2:
-        raise InputError(f"scoring got {tokens.size} tokens, expected a sequence of two or more")
+    tokens = session.text(ids)
     head = next((h for h in ("target", "log_probs") if h in session.info.heads), None)
     if head is None:
         raise InputError(
             f"scoring needs head target or log_probs, this bundle has {', '.join(session.info.heads)}: "
             "export with --head target"
         )
-    cut = segment_len or session.info.segment_len
+    cut = session.info.segment_len if segment_len is None else segment_len
+    if not isinstance(cut, int | np.integer) or cut < 1:
+        raise InputError(f"segment_len is {cut!r}, expected 1 or more tokens")
     result = np.empty(tokens.size - 1, np.float32)
     for start in range(0, tokens.size - 1, cut):
         end = min(start + cut, tokens.size - 1)

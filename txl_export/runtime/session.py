@@ -137,6 +137,13 @@ class Session:
             raise InputError(f"{what} hold {low if low < 0 else high}, expected tokens from 0 to {size - 1}")
         return array.astype(np.int64)  # a copy: `out` may lie over the caller's tokens
 
+    def text(self, ids: object) -> np.ndarray:
+        """Check the tokens of one long stream, int64 [n]; raises InputError unless there are two or more."""
+        tokens = self._tokens([ids], "ids")[0]
+        if tokens.size < 2:
+            raise InputError(f"scoring got {tokens.size} token, expected a sequence of two or more")
+        return tokens
+
     def _targets(self, targets: object, spec: HeadSpec, n: int) -> np.ndarray | None:
         if not spec.takes_targets:
             if targets is not None:
@@ -177,7 +184,7 @@ class Session:
         self._streams.reset(self._numbers(range(self.batch_size) if streams is None else streams))
 
     def _numbers(self, streams: Iterable[int]) -> np.ndarray:
-        if not isinstance(streams, Iterable):
+        if not isinstance(streams, Iterable) or (isinstance(streams, np.ndarray) and not streams.ndim):
             raise InputError(f"streams is {streams!r}, expected a list of stream numbers")
         numbers = list(streams)
         for s in numbers:
@@ -208,10 +215,11 @@ class Session:
         Args:
             streams: B numbers, repeats allowed.
         """
-        self._numbers(streams)
-        if len(streams) != self.batch_size:
-            raise InputError(f"reorder got {len(streams)} streams, expected {self.batch_size}, one for each")
-        index = np.array(streams, dtype=np.int64)
+        numbers = list(streams) if isinstance(streams, Iterable) and np.ndim(streams) else [streams]
+        self._numbers(numbers)  # type: ignore[arg-type]
+        if len(numbers) != self.batch_size:
+            raise InputError(f"reorder got {len(numbers)} streams, expected {self.batch_size}, one for each")
+        index = np.array(numbers, dtype=np.int64)
         self._streams.load_state({name: a[index] for name, a in self._streams.state().items()})
 
     def memory(self, stream: int) -> list[np.ndarray]:

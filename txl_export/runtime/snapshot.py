@@ -14,6 +14,7 @@ from txl_export.files import write_atomic
 
 FORMAT = "txl-export-session"
 SCHEMA = 1
+MOST_TOKENS = 2**62  # half of what a position can count
 
 
 def save(path: Path, info: ModelInfo, batch_size: int, state: Arrays) -> None:
@@ -51,7 +52,7 @@ def load(path: Path, info: ModelInfo) -> tuple[int, Arrays]:
             state = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 - no __iter__
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
-    except (SafetensorError, OSError, ValueError) as e:
+    except (SafetensorError, OSError, ValueError, RecursionError) as e:
         raise InputError(f"{path} is not a saved session ({str(e).splitlines()[0]})") from None
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise InputError(f"{path} is not a saved session: save one with session.save(path)")
@@ -61,7 +62,10 @@ def load(path: Path, info: ModelInfo) -> tuple[int, Arrays]:
                 f"{path} was saved with {key} {saved.get(key)!r}, this engine has {ours!r}: "
                 "load the engine that saved it"
             )
-    return int(saved["batch_size"]), state
+    batch_size = saved.get("batch_size")
+    if type(batch_size) is not int or not 1 <= batch_size <= info.max_batch:
+        raise InputError(f"{path} is damaged: its batch_size is {batch_size!r}")
+    return batch_size, state
 
 
 def check_state(path: Path, state: Arrays, like: Arrays, mem_len: int, grows: bool) -> None:
@@ -86,5 +90,6 @@ def check_state(path: Path, state: Arrays, like: Arrays, mem_len: int, grows: bo
             raise InputError(f"{path} is damaged: {name} does not fit this engine")
         if array.dtype.kind == "f" and not np.isfinite(found).all():
             raise InputError(f"{path} is damaged: {name} holds NaN or Inf")
-    if (state["positions"] < like["positions"]).any():  # a fresh session is at its start
-        raise InputError(f"{path} is damaged: positions lie before the start")
+    positions, start = state["positions"], like["positions"]  # a fresh session is at its start
+    if (positions < start).any() or (positions > MOST_TOKENS).any():
+        raise InputError(f"{path} is damaged: positions lie before the start or beyond any stream")

@@ -62,8 +62,7 @@ def verify(
         BundleError, CheckpointError: a bundle or judge that cannot be read.
     """
     opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-    if segments < 1:
-        raise InputError(f"segments is {segments}, expected 1 or more")
+    _check_numbers(opened.manifest, segments, batch_size, random)
     engine = Engine.load(opened, backend, segment_len=segment_len)
     judge, notes = _judge(opened, checkpoint)
     cut, name = engine.info.segment_len, head or engine.info.heads[0]
@@ -92,6 +91,15 @@ def verify(
     return (
         report if report.passed else dataclasses.replace(report, noise=_noise(judge, opened.manifest, report, tokens))
     )
+
+
+def _check_numbers(manifest: Manifest, segments: int, batch_size: int, random: int | None) -> None:
+    if segments < 1:
+        raise InputError(f"segments is {segments}, expected 1 or more")
+    if not 1 <= batch_size <= manifest.max_batch:
+        raise InputError(f"batch_size is {batch_size}, expected 1 to {manifest.max_batch} streams")
+    if random is not None and random < 0:
+        raise InputError(f"random is {random}, expected a seed of 0 or more")
 
 
 def _judge(bundle: Bundle, given: str | Path | Checkpoint | None) -> tuple[Checkpoint, tuple[str, ...]]:

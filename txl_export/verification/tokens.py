@@ -53,15 +53,15 @@ def choose(
     if text is not None:
         if vocab is None:
             raise InputError("this bundle has no vocabulary to read text with: give token ids (--ids FILE.npy) instead")
-        return Tokens(_dealt(vocab.encode(text), batch_size, length), "text", True)
+        return Tokens(_dealt(vocab.encode(text), batch_size, length, vocab_size), "text", True)
     if ids is not None:
-        return Tokens(_dealt(np.asarray(ids), batch_size, length), "ids", True)
+        return Tokens(_dealt(np.asarray(ids), batch_size, length, vocab_size), "ids", True)
     seed = random or 0
     drawn = np.random.default_rng(seed).integers(0, vocab_size, (batch_size, length))
     return Tokens(drawn, f"random ids, seed {seed}", False)
 
 
-def _dealt(ids: np.ndarray, batch_size: int, length: int) -> np.ndarray:
+def _dealt(ids: np.ndarray, batch_size: int, length: int, vocab_size: int) -> np.ndarray:
     if ids.dtype.kind not in "iu":
         raise InputError(f"ids have dtype {ids.dtype}, expected integers")
     if ids.ndim == 1:
@@ -70,4 +70,8 @@ def _dealt(ids: np.ndarray, batch_size: int, length: int) -> np.ndarray:
         raise InputError(
             f"the text or ids give {list(ids.shape)} tokens, expected two or more for each of {batch_size} streams"
         )
-    return ids[:, :length].astype(np.int64)
+    taken = ids[:, :length]
+    low, high = taken.min(), taken.max()
+    if low < 0 or high >= vocab_size:
+        raise InputError(f"ids hold {low if low < 0 else high}, expected tokens from 0 to {vocab_size - 1}")
+    return taken.astype(np.int64)
