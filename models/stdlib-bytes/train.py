@@ -41,11 +41,46 @@ MODEL = ModelConfig(
     d_inner=768,
     tie_weight=True,
     untie_r=True,
-    mem_len=256,
+    mem_len=512,
 )
-WARM_UP, CLIP = 150, 0.5
+CLIP = 0.5
 VALIDATION_SEGMENTS = 16  # per lane: 32 KB of text, about two seconds
 BITS = 1 / math.log(2)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the training with one memory length; it begins with a fresh optimiser and an empty memory.
+
+    Attributes:
+        steps: how many.
+        mem_len: memory length M in tokens.
+        lr: learning rate after the warm-up.
+        final_lr: where half a cosine ends, with the stage's last step.
+        warm_up: steps of linear warm-up.
+    """
+
+    steps: int
+    mem_len: int
+    lr: float
+    final_lr: float = 0.0
+    warm_up: int = 150
+
+    def learning_rate(self, step: int) -> float:
+        """The rate of one of its steps, counted from 0."""
+        if step < self.warm_up:
+            return self.lr * (step + 1) / self.warm_up
+        done = (step - self.warm_up) / max(1, self.steps - self.warm_up)
+        return self.final_lr + (self.lr - self.final_lr) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+# Short memory first, because its steps are cheap; then the length that the model is for; last, twice that, so
+# that distances beyond it are no surprise.
+STAGES = (
+    Stage(5500, mem_len=256, lr=1e-3),
+    Stage(5500, mem_len=512, lr=1e-3, final_lr=1e-4),
+    Stage(600, mem_len=1024, lr=1e-4, warm_up=50),
+)
 
 
 @dataclass(frozen=True)
@@ -55,13 +90,25 @@ class Recipe:
     Threads are part of it, because they decide the order of sums; `data` is the digest of the text.
     """
 
-    steps: int
     seed: int
     threads: int
     data: str
+    stages: tuple[Stage, ...] = STAGES
     batch: int = 16
     segment: int = 128
-    lr: float = 1e-3
+
+    @property
+    def steps(self) -> int:
+        """Steps of all stages."""
+        return sum(stage.steps for stage in self.stages)
+
+    def stage(self, step: int) -> tuple[Stage, int]:
+        """The stage that a step belongs to, and its number within it; the last step's successor is the last's."""
+        for stage in self.stages:
+            if step < stage.steps:
+                return stage, step
+            step -= stage.steps
+        return self.stages[-1], self.stages[-1].steps
 
 
 class Training:
@@ -73,16 +120,17 @@ class Training:
         self.recipe, self.step, self.seconds = recipe, 0, 0.0
         self.lanes = lanes(text, recipe.batch)
         self.model = TransformerXL(MODEL)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=recipe.lr, weight_decay=0.01)
-        self.memory = self.model.initial_memory(recipe.batch)
+        self.begin_stage()
 
-    def learning_rate(self) -> float:
-        """Linear warm-up, then half a cosine that ends at zero with the last step."""
-        warm_up = min(WARM_UP, self.recipe.steps // 10 + 1)
-        if self.step < warm_up:
-            return self.recipe.lr * (self.step + 1) / warm_up
-        done = (self.step - warm_up) / max(1, self.recipe.steps - warm_up)
-        return self.recipe.lr * 0.5 * (1 + math.cos(math.pi * done))
+    @property
+    def mem_len(self) -> int:
+        """Memory length of the current stage."""
+        return self.recipe.stage(self.step)[0].mem_len
+
+    def begin_stage(self) -> None:
+        """A fresh optimiser, and streams that have read nothing."""
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), weight_decay=0.01)
+        self.memory = self.model.initial_memory(self.recipe.batch)
 
     def batch(self) -> tuple[Tensor, Tensor]:
         """Segment number `step` of every lane and the bytes that follow.
@@ -98,9 +146,12 @@ class Training:
     def advance(self) -> float:
         """Train on one segment; returns its loss in bits per byte."""
         began = time.monotonic()
+        stage, number = self.recipe.stage(self.step)
+        if number == 0:
+            self.begin_stage()
         for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate()
-        nats, self.memory = mean_loss(self.model, *self.batch(), self.memory)
+            group["lr"] = stage.learning_rate(number)
+        nats, self.memory = mean_loss(self.model, *self.batch(), self.memory, stage.mem_len)
         self.optimizer.zero_grad()
         nats.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
@@ -138,26 +189,28 @@ class Training:
         torch.set_rng_state(state["rng"])
 
 
-def mean_loss(model: TransformerXL, ids: Tensor, targets: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+def mean_loss(
+    model: TransformerXL, ids: Tensor, targets: Tensor, memory: Memory, mem_len: int
+) -> tuple[Tensor, Memory]:
     """Mean loss in nats of one segment, and the next memory.
 
     bfloat16 products nearly halve a step's time; softmax and loss stay float32.
     """
     with torch.autocast("cpu", torch.bfloat16):
-        h, memory = model.features(ids, memory)
+        h, memory = model.features(ids, memory, mem_len)
     log_probs = model.softmax.target_log_probs(h.float(), targets, model.embedding)
     return -log_probs.mean(), memory
 
 
 @torch.no_grad()
-def validation_loss(model: TransformerXL, text: Tensor, segment: int) -> float:
+def validation_loss(model: TransformerXL, text: Tensor, segment: int, mem_len: int) -> float:
     """Bits per byte on the first segments of each validation lane, for the eye: evaluate.py measures."""
     memory, total = model.initial_memory(len(text)), 0.0
     pieces = text[:, : VALIDATION_SEGMENTS * segment + 1].long()
     count = (pieces.shape[1] - 1) // segment
     for i in range(count):
         piece = pieces[:, i * segment : (i + 1) * segment + 1]
-        nats, memory = mean_loss(model, piece[:, :-1], piece[:, 1:], memory)
+        nats, memory = mean_loss(model, piece[:, :-1], piece[:, 1:], memory, mem_len)
         total += nats.item() * BITS
     return total / count
 
@@ -206,7 +259,7 @@ def run(training: Training, state: Path, every: int, console: Console) -> bool:
                 console.print(f"step {training.step}: {recent:.4f} bits/byte, {speed:,.0f} tokens/s")
             if training.step % every == 0:
                 training.save(state)
-                held_out = validation_loss(training.model, validation, recipe.segment)
+                held_out = validation_loss(training.model, validation, recipe.segment, training.mem_len)
                 console.print(f"step {training.step}: validation {held_out:.4f} bits/byte")
     training.save(state)
     return training.step == recipe.steps
@@ -219,25 +272,24 @@ def export(training: Training, out: Path) -> None:
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--steps", default=5500, help="Training steps; the learning rate reaches zero at the last.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE, help="Where to write.")
 @click.option("--seed", default=1, help="Draws the weights and the order of the files.")
 @click.option("--threads", default=2, help="CPU threads.")
 @click.option("--save-every", default=250, help="Steps between saved states.")
 @click.option("--restart", is_flag=True, help="Forget a saved state and begin at step 0.")
-def main(steps: int, out: Path, seed: int, threads: int, save_every: int, restart: bool) -> None:
+def main(out: Path, seed: int, threads: int, save_every: int, restart: bool) -> None:
     """Train the model; Ctrl-C saves, and the same command goes on."""
     console = Console()
     torch.set_num_threads(threads)
     text, state = training_text(seed), out / ".train" / "state.pt"
-    training = Training(Recipe(steps, seed, threads, digest(text)), text)
+    training = Training(Recipe(seed, threads, digest(text)), text)
     version = platform.python_version()
     console.print(f"Python {version}: {len(text):,} bytes of sources, digest {digest(text)}")
     if state.exists() and not restart:
         training.restore(state)
         console.print(f"going on from step {training.step} ({state})")
     if not run(training, state, save_every, console):
-        console.print(f"stopped at step {training.step} of {steps}, saved: the same command goes on")
+        console.print(f"stopped at step {training.step} of {training.recipe.steps}, saved: the same command goes on")
         sys.exit(130)
     export(training, out)
     state.unlink()
