@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import numpy as np
 from txl_export.errors import InputError
 
 FORMAT = "txl-export-bench"
-SCHEMA = 1
+SCHEMA = 2
 EAGER = "eager"
 
 Rounds = Sequence[Sequence[float]]
@@ -51,19 +52,93 @@ class Ratio(NamedTuple):
     high: float
 
 
+class Limit(NamedTuple):
+    """The least that a call can take on the machine: its bytes must be read, its products computed.
+
+    Attributes:
+        bytes: weights, position tables and every stream's keys and values, each once.
+        flops: of the matrix products of all streams.
+        bandwidth: bytes per second that the machine read in the same run, of a working set of that size.
+        flop_rate: FLOPs per second of its matrix product, measured in the same run.
+    """
+
+    bytes: int
+    flops: int
+    bandwidth: float
+    flop_rate: float
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds: the longer of reading and computing."""
+        return 1000 * max(self.bytes / self.bandwidth, self.flops / self.flop_rate)
+
+    @property
+    def bound(self) -> str:
+        """What limits: "reading" or "arithmetic"."""
+        return "reading" if self.bytes / self.bandwidth >= self.flops / self.flop_rate else "arithmetic"
+
+
+class Quality(NamedTuple):
+    """What a memory length is worth on a text.
+
+    Attributes:
+        target: the bundle or checkpoint, as it was given.
+        mem_len: memory length M in tokens.
+        segment_len: tokens per segment.
+        text: name of the text.
+        tokens: scored.
+        nats: mean negative log-probability per token.
+        bytes: of the text behind those tokens.
+    """
+
+    target: str
+    mem_len: int
+    segment_len: int
+    text: str
+    tokens: int
+    nats: float
+    bytes: int
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the nats per token."""
+        return math.exp(self.nats)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits per byte of text."""
+        return self.nats * self.tokens / self.bytes / math.log(2)
+
+
 @dataclass(frozen=True)
 class Row(Cell):
     """A cell and what was measured.
 
     Attributes:
         filled: tokens that the memory held when timing began, at most M.
+        load_ms: milliseconds to import the backend, load the model and open a session, in a fresh process.
+        first_ms: milliseconds from the start of a fresh process to its first answer, for L tokens per stream
+            (time to first token, cold).
+        peak_rss: largest resident memory of the process, bytes.
+        memory_bytes: bytes of memory per stream.
         rounds_ms: per round the milliseconds of every call.
         ratio: eager's time over this one's, 2.0 is twice as fast; None where eager was not run.
+        limit: the least that the call can take here; None where it was not measured.
     """
 
     filled: int
+    load_ms: float
+    first_ms: float
+    peak_rss: int
+    memory_bytes: int
     rounds_ms: tuple[tuple[float, ...], ...]
     ratio: Ratio | None
+    limit: Limit | None
+
+    @property
+    def limit_share(self) -> float | None:
+        """The limit over the median call: 1.0 is as fast as the machine can."""
+        return None if self.limit is None else self.limit.ms / self.p50_ms
 
     @property
     def samples(self) -> int:
