@@ -118,9 +118,11 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Traces:
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     found, start = Traces(folder), subprocess.Popen
 
-    def follow(*args: Any, **kwargs: Any) -> subprocess.Popen[str]:
-        found.processes.append(start(*args, **kwargs))
-        return found.processes[-1]
+    def follow(*args: Any, **kwargs: Any) -> Any:
+        process = start(*args, **kwargs)
+        if process.args[0] == sys.executable:  # the platform module starts others
+            found.processes.append(process)
+        return process
 
     monkeypatch.setattr(process.subprocess, "Popen", follow)
     return found

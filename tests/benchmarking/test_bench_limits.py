@@ -24,7 +24,7 @@ FOUND = Limits(((10**6, 1e9), (10**8, 3e9)), 4e9)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(run, "ROUND_SECONDS", 0.0)
+    monkeypatch.setattr(run, "USUAL_TURN", run.Turn(seconds=0.0, least=5, most=9))
     monkeypatch.setattr(rates, "REPEAT_SECONDS", 0.0)
     monkeypatch.setattr(rates, "REPEATS", 1)
 

@@ -24,7 +24,7 @@ WORDS = b"one two three four five six seven eight nine ten\n" * 9
 
 @pytest.fixture(autouse=True)
 def short_rounds(monkeypatch):
-    monkeypatch.setattr(run, "ROUND_SECONDS", 0.0)
+    monkeypatch.setattr(run, "USUAL_TURN", run.Turn(seconds=0.0, least=5, most=9))
 
 
 @pytest.fixture
