@@ -18,6 +18,7 @@ from txl_export.bundle import INITIAL, MANIFEST, WEIGHTS, GraphSpec, Manifest, f
 from txl_export.checkpoints import native
 from txl_export.files import write_json
 from txl_export.segments import SegmentRange
+from txl_export.vocabulary import ByteVocabulary
 
 # Answers like a worker: eager takes 8 ms in round 1, 16 in round 2, others 2 ms; `{extra}` runs at a round.
 STUB = """
@@ -51,6 +52,13 @@ print(json.dumps({"threads": int(os.environ["OMP_NUM_THREADS"]), "read": read, "
 def checkpoint(tmp_path: Path) -> Path:
     """A native checkpoint of random weights, M = 6."""
     return native.save(tmp_path / "checkpoint", random_checkpoint(tiny_config()))
+
+
+@pytest.fixture
+def bytes_model(tmp_path: Path) -> Path:
+    """A native checkpoint that reads bytes, M = 6."""
+    made = random_checkpoint(tiny_config(vocab_size=256), std=0.3)
+    return native.save(tmp_path / "bytes", dataclasses.replace(made, vocab=ByteVocabulary()))
 
 
 @pytest.fixture
