@@ -1,0 +1,111 @@
+"""`bench`: what is asked for is checked and planned, then run, and ends in a table."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from txl_export.benchmarking import machine
+from txl_export.benchmarking.blocks import Blocks
+from txl_export.benchmarking.plan import Request, plan
+from txl_export.benchmarking.progress import Progress, Work
+from txl_export.benchmarking.quality import TEXT_BYTES, Text
+from txl_export.benchmarking.store import Store
+from txl_export.benchmarking.table import Table
+from txl_export.benchmarking.target import Target
+from txl_export.benchmarking.workspace import workspace
+from txl_export.bundle import Bundle
+from txl_export.errors import InputError
+
+
+def bench(
+    targets: str | Path | Bundle | Sequence[str | Path | Bundle],
+    mem_lens: Sequence[int] | None = None,
+    segment_lens: Sequence[int] = (1, 64),
+    batch_sizes: Sequence[int] = (1,),
+    backends: Sequence[str] = ("eager", "onnxruntime"),
+    layouts: Sequence[str] | None = None,
+    rounds: int = 5,
+    threads: int | None = None,
+    text: str | Path | None = None,
+    text_bytes: int = TEXT_BYTES,
+    output: str | Path | None = None,
+    restart: bool = False,
+    progress: Progress | None = None,
+    log: Callable[[str], None] | None = None,
+) -> Table:
+    """Time calls over memory lengths, against eager and against what the machine can do.
+
+    Every cell (target, backend, layout, M, L, B) runs in its own process with its memory full. The cells of
+    one (target, M, L, B) are alive together and take turns, one at a time, so that all see the same machine.
+    Where a target is no bundle of that M and layout, its checkpoint is exported into a temporary folder.
+
+    Args:
+        targets: bundles and checkpoints, one or several.
+        mem_lens: memory lengths M in tokens; None for each target's own.
+        segment_lens: tokens L per call.
+        batch_sizes: streams B.
+        backends: "eager" is what the others are compared with.
+        layouts: "hidden", "kv"; None for each bundle's own, "kv" for checkpoints.
+        rounds: turns of every cell.
+        threads: CPU threads of every cell; None for all cores.
+        text: a file that every M is scored on, as one stream from an empty memory, in the target's own segments.
+        text_bytes: how much of it is read at most.
+        output: a JSON file that holds what is done after every step. What it holds at the start is kept.
+        restart: write over that file instead.
+        progress: called with (what is being done, seconds spent, seconds in all as far as can be told).
+        log: called with a line for everything that is done, and for what was there before.
+
+    Raises:
+        InputError, ConfigError: a length, number, backend, layout or text that cannot be had, or an output that
+            was measured under other conditions.
+        BundleError, CheckpointError: a target, or a bundle's checkpoint where it is needed, cannot be read.
+        EnvironmentMismatch: a missing package, not enough disk space, or a worker that died.
+    """
+    given = [targets] if isinstance(targets, str | Path | Bundle) else targets
+    if not given:
+        raise InputError("targets is empty: give at least one bundle or checkpoint")
+    scored = None if text is None else Text.read(text, text_bytes)
+    request = Request.checked(mem_lens, segment_lens, batch_sizes, backends, layouts, rounds, threads, scored)
+    opened = [Target.open(t) for t in given]
+    blocks = plan(opened, request)
+    store = Store(_conditions(opened, request, text_bytes), None if output is None else Path(output), restart)
+    with workspace() as folder:
+        Blocks(blocks, request, store, folder, Work(progress), log or (lambda _: None)).run()
+    return store.table
+
+
+def _conditions(targets: Sequence[Target], request: Request, text_bytes: int) -> Table:
+    """A table without rows."""
+    content = {t.name: t.digest for t in targets}
+    if request.text:
+        content[f"text {request.text.name}"] = request.text.digest
+    return Table(
+        rows=(),
+        machine={**machine.describe(), "load_average": machine.load_average()},
+        threads=request.threads,
+        rounds=request.rounds,
+        targets=content,
+        command=_command(targets, request, text_bytes),
+    )
+
+
+def _command(targets: Sequence[Target], request: Request, text_bytes: int) -> str:
+    """The command line that asks for the same."""
+    options: dict[str, object] = {
+        "mem-lens": request.mem_lens,
+        "segment-lens": request.segment_lens,
+        "batch-sizes": request.batch_sizes,
+        "backends": request.backends,
+        "layouts": request.layouts,
+        "rounds": request.rounds,
+        "threads": request.threads,
+        "text": request.text.name if request.text else None,
+        "text-bytes": text_bytes if request.text and text_bytes != TEXT_BYTES else None,
+    }
+    words = ["txl-export", "bench", *(t.name for t in targets)]
+    for name, value in options.items():
+        if value is not None:
+            words += [f"--{name}", ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    return shlex.join(words)
