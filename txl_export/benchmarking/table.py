@@ -212,6 +212,7 @@ class Table:
     machine: Mapping[str, Any]
     threads: int
     rounds: int
+    quality: tuple[Quality, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dict, raw samples included."""

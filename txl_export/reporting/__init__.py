@@ -1,0 +1,1 @@
+"""Pictures of benchmarks and verifications, and the report of a bundle as one HTML file."""
