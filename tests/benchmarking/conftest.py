@@ -27,7 +27,9 @@ for line in iter(sys.stdin.readline, ""):
     message = json.loads(line)
     if message["do"] == "load":
         cell = message
-        answer = {{"filled": cell["mem_len"]}}
+        answer = {{"filled": cell["mem_len"], "load_ms": 30.0, "first_ms": 50.0, "memory_bytes": 1024}}
+    elif message["do"] == "end":
+        answer = {{"peak_rss": 5_000_000}}
     else:
         rounds += 1
         {extra}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import txl_export as txl
-from txl_export.benchmarking import Table, bench, process, run, worker
+from txl_export.benchmarking import Table, bench, process, run, serving, worker
 from txl_export.benchmarking.table import Ratio
 from txl_export.errors import EnvironmentMismatch, InputError
 
@@ -45,7 +45,7 @@ def test_real_workers_fill_every_row(tmp_path, checkpoint, traces):
         assert row.ratio is not None and 0 < row.ratio.low <= row.ratio.median <= row.ratio.high
     assert Table.from_dict(json.loads(json.dumps(table.to_dict()))) == table
     assert [s[1] for s in steps] == sorted(s[1] for s in steps)
-    assert steps[-1] == ("done", 13, 13)  # one export, two comparisons of two loads and four turns
+    assert steps[-1][1] == steps[-1][2]
     traces.assert_gone()
 
 
@@ -128,7 +128,7 @@ def test_interruption_ends_workers_and_removes_the_exports(checkpoint, stub_work
     def interrupt(what, done, total):
         if what.startswith("round 2"):
             assert len(traces.processes) == 2 and all(p.poll() is None for p in traces.processes)
-            assert [p.name for p in traces.folder.glob("txl-bench-*/kv")] == ["kv"]
+            assert [p.name for p in traces.folder.glob("txl-bench-*/*-kv")] == ["0-kv"]
             raise KeyboardInterrupt
 
     monkeypatch.setattr(txl, "export", export)
@@ -144,54 +144,84 @@ def test_a_worker_ends_when_its_parent_does():
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
-def test_what_libraries_print_stays_out_of_the_answers(monkeypatch, tmp_path):
-    code = (
-        "import sys; from txl_export.benchmarking import worker\n"
-        "class Job:\n"
-        "    def __init__(self, spec): print('a library says hello')\n"
-        "    def fill(self): return 5\n"
-        "worker.Job = Job; worker.main()"
+# A job of another package: what `serve` asks of one, and nothing else.
+JOB = """
+import json, os, sys, time
+from txl_export.benchmarking import serving
+from txl_export.errors import InputError
+
+class Job:
+    memory_bytes = 40
+
+    def __init__(self, spec):
+        print("a library says hello")
+        if spec.get("bad"):
+            raise InputError("no such model")
+        self.log = []
+
+    def prepare(self):
+        self.log.append("prepare")
+        return len(self.log)
+
+    def call(self, prepared):
+        assert prepared == len(self.log)
+        self.log.append("call")
+
+    def fill(self):
+        self.log.append("fill")
+        return 5
+
+made = []
+serving.serve(lambda spec: made.append(Job(spec)) or made[-1])
+print(" ".join(made[-1].log) if made else "", file=sys.stderr)
+"""
+
+
+def served(*messages, **environment):
+    """What a process answers that serves JOB, and what it says beside."""
+    ended = subprocess.run(
+        [sys.executable, "-c", JOB],
+        input="".join(json.dumps(m) + "\n" for m in messages),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **environment},
     )
-    ended = subprocess.run([sys.executable, "-c", code], input='{"do": "load"}\n', capture_output=True, text=True)
-    assert (ended.stdout, ended.stderr) == ('{"filled": 5}\n', "a library says hello\n")
+    return [json.loads(line) for line in ended.stdout.splitlines()], ended.stderr
 
 
-class _Info:
-    """As much of a ModelInfo as filling needs."""
+def test_any_job_can_be_served():
+    (loaded, first, second, ended), said = served(
+        {"do": "load"},
+        {"do": "round", "seconds": 0, "least": 2, "most": 9},
+        {"do": "round", "seconds": 60, "least": 1, "most": 3},
+        {"do": "end"},
+        **{serving.STARTED: repr(time.monotonic() - 100)},
+    )
+    assert (loaded["filled"], loaded["memory_bytes"]) == (5, 40)
+    assert 0 < loaded["load_ms"] < loaded["first_ms"]
+    assert loaded["first_ms"] > 100_000  # since the process was started, not since it was loaded
+    assert [len(r["samples_ms"]) for r in (first, second)] == [2, 3]
+    assert ended["peak_rss"] > 5_000_000
+    # What libraries print stays out of the answers. One call comes before the memory is filled, then three to
+    # warm up, and two in each round that are not timed.
+    calls = "prepare call "
+    hello, log = said.splitlines()
+    assert (hello, log.strip()) == ("a library says hello", (calls + "fill " + calls * (3 + 2 + 2 + 2 + 3)).strip())
 
-    def __init__(self, segments, mem_len, vocab_size=256):
-        from txl_export.segments import parse_segments
 
-        self.segments, self.mem_len = parse_segments(segments), mem_len
-        self.config = type("Config", (), {"vocab_size": vocab_size, "n_head": 8})()
-
-
-@pytest.mark.parametrize(
-    ("backend", "segments", "mem_len", "batch_size", "vocab_size", "expected"),
-    [
-        ("onnxruntime", ("1", "64", "1-64"), 512, 1, 256, 64),
-        ("onnxruntime", ("1",), 512, 1, 256, 1),
-        ("onnxruntime", ("1", "1-64"), 512, 32, 267735, 7),  # log-probs of 64 tokens would be 2 GB
-        ("onnxruntime", ("1", "64"), 512, 32, 267735, 1),
-        ("eager", ("1-999999",), 1600, 1, 256, 512),
-        ("eager", ("1-999999",), 100, 1, 256, 100),
-        ("eager", ("1-999999",), 3800, 32, 256, 34),  # attention scores are bounded
-    ],
-)
-def test_filling_takes_the_longest_calls_that_fit(backend, segments, mem_len, batch_size, vocab_size, expected):
-    job = object.__new__(worker.Job)
-    job.L, job.B, job.head, job.info = 1, batch_size, "log_probs", _Info(segments, mem_len, vocab_size)
-    job.engine = type("Engine", (), {"backend": backend})()
-    assert job._filler()[0] == expected
+def test_a_job_that_cannot_be_made_is_answered_in_a_line():
+    (answer,), _ = served({"do": "load", "bad": True})
+    assert answer == {"error": "InputError", "message": "no such model"}
 
 
 def test_targets_are_given_to_heads_that_take_them(checkpoint):
     spec = {"source": str(checkpoint), "origin": None, "overrides": {}, "backend": "eager", "mem_len": 6}
     for head, seen in (("target", (2, 3)), ("target@last", (2, 1)), ("top_k", None)):
         job = worker.Job(spec | {"segment_len": 3, "batch_size": 2, "threads": 1, "head": head})
-        assert job.fill() == 6
+        job.call(job.prepare())
         assert seen is None or job.out.shape == seen
-        assert len(job.time_round(0.0, 2, 4)) == 2
+        assert job.fill() == 6
     assert np.array_equal(job.session.positions, job.session.positions[:1].repeat(2))
 
 
@@ -201,7 +231,7 @@ def test_settling_waits_for_threads_that_spin():
             sys.executable,
             "-c",
             "import threading, time\n"
-            "from txl_export.benchmarking.worker import settle\n"
+            "from txl_export.benchmarking.serving import settle\n"
             "end = time.monotonic() + 0.3\n"
             "def spin():\n"
             "    while time.monotonic() < end: pass\n"
@@ -220,11 +250,11 @@ def test_settling_gives_up_on_threads_that_never_sleep(monkeypatch):
     clock = iter(range(10_000))
     monkeypatch.setattr(time, "process_time", lambda: float(next(clock)))
     started = time.monotonic()
-    worker.settle(window=0.001, limit=0.05)
+    serving.settle(window=0.001, limit=0.05)
     assert time.monotonic() - started < 5
 
 
 def test_the_child_runs_this_very_package(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    paths = process._environment(2)["PYTHONPATH"].split(os.pathsep)
+    paths = process.environment(2)["PYTHONPATH"].split(os.pathsep)
     assert paths == [os.path.dirname(os.path.dirname(txl.__file__)), "/elsewhere"]  # noqa: PTH120

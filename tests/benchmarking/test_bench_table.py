@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from txl_export.benchmarking import Row, Table, reading, render
-from txl_export.benchmarking.table import Cell, Ratio, compare, make_rows
+from txl_export.benchmarking.table import Cell, Facts, Ratio, compare, make_rows
 from txl_export.errors import InputError
 
 
@@ -18,10 +18,14 @@ def cell(backend: str = "onnxruntime", mem_len: int = 128, segment_len: int = 4,
     return Cell("some [odd] name", backend, "kv", mem_len, segment_len, batch_size, 2, "log_probs")
 
 
+def facts(cells) -> dict[Cell, Facts]:
+    return {c: Facts(c.mem_len, 30.0, 50.0, 1024, 5_000_000) for c in cells}
+
+
 def rows(mem_len: int = 128, own: float = 2.0, eager: float | None = 8.0) -> list[Row]:
     measured = {cell("eager", mem_len): [[eager, eager], [eager, eager]]} if eager else {}
     measured[cell(mem_len=mem_len)] = [[own, own], [own, own]]
-    return make_rows(measured, dict.fromkeys(measured, mem_len))
+    return make_rows(measured, facts(measured))
 
 
 def table(*groups: list[Row]) -> Table:
@@ -36,7 +40,7 @@ def printed(t: Table) -> str:
 
 
 def test_percentiles_pool_all_rounds():
-    (row,) = make_rows({cell(): [[1.0, 2.0, 3.0], [4.0, 105.0]]}, {cell(): 128})
+    (row,) = make_rows({cell(): [[1.0, 2.0, 3.0], [4.0, 105.0]]}, facts([cell()]))
     assert row.samples == 5
     assert (row.p50_ms, row.mean_ms) == (3.0, 23.0)
     assert row.p90_ms == pytest.approx(4 + 0.6 * 101)  # four tenths of the way from rank 4 to 5, linear
@@ -56,7 +60,7 @@ def test_rounds_that_do_not_pair_are_refused():
 
 def test_every_row_is_set_against_eager_wherever_it_stands():
     measured = {cell(): [[2.0]], cell("eager"): [[8.0]]}
-    own, eager = make_rows(measured, dict.fromkeys(measured, 0))
+    own, eager = make_rows(measured, facts(measured))
     assert (own.ratio, eager.ratio) == (Ratio(4.0, 4.0, 4.0), Ratio(1.0, 1.0, 1.0))
 
 
@@ -75,7 +79,7 @@ def test_json_round_trip_keeps_samples_and_machine():
     assert value["rows"][1]["ratio"] == {"median": 4.0, "low": 4.0, "high": 4.0}
 
 
-@pytest.mark.parametrize("value", [None, [], {"format": "other"}, {"format": "txl-export-bench", "schema": 2}])
+@pytest.mark.parametrize("value", [None, [], {"format": "other"}, {"format": "txl-export-bench", "schema": 1}])
 def test_other_json_is_refused(value):
     with pytest.raises(InputError, match="no benchmark of this version"):
         Table.from_dict(value)

@@ -96,6 +96,10 @@ class OnnxRuntimeModel(LoadedModel):
             outputs = [np.empty((1, rows, *o.tail), o.dtype) for o in head.outputs]
             streams.call(ids, graph.head, ids[:, :rows] if head.takes_targets else None, outputs)
 
+    def prepare(self, head: str, length: int) -> None:
+        """Load the graph that a call of `length` tokens runs on."""
+        self.session(self.graph(head, length))
+
     def graph(self, head: str, length: int) -> GraphSpec:
         """The graph for a call of `length` tokens: the one made for that length before a range."""
         return self._graphs[head, next(s for s in self.info.segments if length in s)]

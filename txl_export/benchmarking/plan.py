@@ -87,6 +87,7 @@ class Block:
     """Everything at one M of a target, which shares exports.
 
     Attributes:
+        number: of the block in its run, from 0.
         target: what is timed.
         mem_len: M.
         exports: layouts to export the checkpoint in.
@@ -94,6 +95,7 @@ class Block:
         comparisons: cells that take turns.
     """
 
+    number: int
     target: Target
     mem_len: int
     exports: tuple[str, ...]
@@ -108,15 +110,15 @@ def plan(targets: Sequence[Target], request: Request) -> list[Block]:
         InputError, ConfigError: a length, number or layout that a target cannot have.
         BundleError, CheckpointError: a checkpoint that is needed and gone, or another one now.
     """
-    blocks = []
+    blocks: list[Block] = []
     for target in targets:
         mem_lens = (target.mem_len,) if request.mem_lens is None else request.mem_lens
-        blocks += [_block(target, M, request) for M in mem_lens]
+        blocks += [_block(n, target, M, request) for n, M in enumerate(mem_lens, len(blocks))]
         _check(target, blocks[-len(mem_lens) :], request)
     return blocks
 
 
-def _block(target: Target, mem_len: int, request: Request) -> Block:
+def _block(number: int, target: Target, mem_len: int, request: Request) -> Block:
     layouts = request.layouts or (target.layout,)
     on_graphs = [(b, layout) for b in request.backends if b != EAGER for layout in layouts]
     exports = [layout for _, layout in on_graphs if not target.holds(layout, mem_len)]
@@ -124,6 +126,7 @@ def _block(target: Target, mem_len: int, request: Request) -> Block:
     cells = [(b, "hidden") for b in request.backends if b == EAGER] + on_graphs
     cells.sort(key=lambda cell: request.backends.index(cell[0]))
     return Block(
+        number,
         target,
         mem_len,
         tuple(dict.fromkeys(exports)),

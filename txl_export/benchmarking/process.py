@@ -8,13 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, field
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import txl_export
 from txl_export import errors
+from txl_export.benchmarking.serving import STARTED
 from txl_export.benchmarking.table import Cell
 from txl_export.errors import EnvironmentMismatch, TxlError
 
@@ -34,21 +36,72 @@ class Source:
     overrides: dict[str, Any] = field(default_factory=dict)
 
 
+class Cost(NamedTuple):
+    """What a call must read and compute at least: bytes, and FLOPs of matrix products."""
+
+    bytes: int
+    flops: int
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A cell and the process that runs it.
+
+    Attributes:
+        cell: what is timed.
+        command: starts a process that calls `txl_export.benchmarking.serving.serve`.
+        message: what its job is made of, JSON-ready; see `serve`.
+        cost: of one call, by the best algorithm for the task; None where nobody knows.
+    """
+
+    cell: Cell
+    command: tuple[str, ...]
+    message: dict[str, Any]
+    cost: Cost | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Candidates that are alive together and take turns.
+
+    Attributes:
+        candidates: in the order of their rows.
+        base: the backend that the others' ratios are taken against.
+    """
+
+    candidates: tuple[Candidate, ...]
+    base: str
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The candidates' cells."""
+        return tuple(c.cell for c in self.candidates)
+
+
+class Loaded(NamedTuple):
+    """What a worker says of a load; see `Row`."""
+
+    filled: int
+    load_ms: float
+    first_ms: float
+    memory_bytes: int
+
+
 class Worker:
     """A process that holds one cell; a context manager that ends it."""
 
-    def __init__(self, cell: Cell, log: Path) -> None:
+    def __init__(self, candidate: Candidate, log: Path) -> None:
         """Start the process; `log` takes what it says on stderr."""
-        self.cell, self._log = cell, log
+        self.candidate, self.cell, self._log = candidate, candidate.cell, log
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
-                COMMAND,
+                candidate.command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
                 encoding="utf-8",
-                env=_environment(cell.threads),
+                env=environment(self.cell.threads),
                 start_new_session=True,  # Ctrl-C is the parent's to handle, which then ends the workers
             )
 
@@ -60,17 +113,19 @@ class Worker:
     ) -> None:
         self.close()
 
-    def load(self, source: Source) -> int:
-        """Load the cell and fill its memory; returns the tokens in it. Raises TxlError."""
-        cell = asdict(self.cell)
-        del cell["target"], cell["layout"]
-        how = {"source": str(source.path.absolute()), "origin": source.origin, "overrides": source.overrides}
-        return int(self._ask({"do": "load", **how, **cell})["filled"])
+    def load(self) -> Loaded:
+        """Load the cell, answer once and fill the memory, right after the start. Raises TxlError."""
+        answer = self._ask({**self.candidate.message, "do": "load"})
+        return Loaded(**{name: answer[name] for name in Loaded._fields})
 
     def time_round(self, seconds: float, least: int, most: int) -> list[float]:
         """Time calls, one after the other; returns their milliseconds. Raises TxlError."""
         answer = self._ask({"do": "round", "seconds": seconds, "least": least, "most": most})
         return [float(ms) for ms in answer["samples_ms"]]
+
+    def end(self) -> int:
+        """Let the process end; returns the most bytes of memory that it held. Raises TxlError."""
+        return int(self._ask({"do": "end"})["peak_rss"])
 
     def close(self) -> None:
         """End the process, whatever it is doing: it has nothing to lose."""
@@ -111,11 +166,11 @@ class Worker:
         return f"{c.target} on {c.backend} at M = {c.mem_len}, L = {c.segment_len}, B = {c.batch_size}"
 
 
-def _environment(threads: int) -> dict[str, str]:
-    """The parent's, with equal threads and this very package for all workers."""
+def environment(threads: int) -> dict[str, str]:
+    """The parent's, with equal threads and this very package for all workers, and the time of the start."""
     package = str(Path(txl_export.__file__).resolve().parents[1])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     pools = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     # SAFEPATH: modules of the user's present folder must not take the place of installed ones.
     python = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
-    return {**os.environ, **python, **dict.fromkeys(pools, str(threads))}
+    return {**os.environ, **python, **dict.fromkeys(pools, str(threads)), STARTED: repr(time.monotonic())}

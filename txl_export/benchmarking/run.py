@@ -1,150 +1,111 @@
-"""`bench`: export what is missing, then let the workers of each comparison take turns."""
+"""Comparisons one after the other: their processes are alive together and take turns."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
-import txl_export
-from txl_export.benchmarking import machine
-from txl_export.benchmarking.plan import Block, Request, plan
-from txl_export.benchmarking.process import Source, Worker
-from txl_export.benchmarking.table import EAGER, Cell, Row, Table, make_rows
-from txl_export.benchmarking.target import Target
-from txl_export.bundle import Bundle
-from txl_export.errors import InputError
+from txl_export.benchmarking.process import Candidate, Comparison, Worker
+from txl_export.benchmarking.progress import Progress, Work
+from txl_export.benchmarking.store import Store
+from txl_export.benchmarking.table import Cell, Facts, Row, make_rows
 
-Progress = Callable[[str, int, int], None]
+# Makes what a comparison's candidates load; told how to say what it is doing.
+Prepare = Callable[[Comparison, Callable[[str], None]], None]
 
 # Of one worker's turn: long enough for a stable median, short enough that all see the same machine.
 ROUND_SECONDS, LEAST_CALLS, MOST_CALLS = 0.4, 5, 200
 
+# A first guess at how long things take, which what was measured soon replaces.
+_LOAD_SECONDS, _GUESSED_FLOPS, _GUESSED_BYTES, _GUESSED_CALL = 3.0, 1e10, 1e10, 0.01
 
-def bench(
-    targets: Sequence[str | Path | Bundle],
-    mem_lens: Sequence[int] | None = None,
-    segment_lens: Sequence[int] = (1, 64),
-    batch_sizes: Sequence[int] = (1,),
-    backends: Sequence[str] = ("eager", "onnxruntime"),
-    layouts: Sequence[str] | None = None,
-    rounds: int = 5,
-    threads: int | None = None,
+
+def run_comparisons(
+    comparisons: Sequence[Comparison],
+    store: Store,
+    rounds: int,
     progress: Progress | None = None,
-) -> Table:
-    """Time calls over memory lengths, against eager.
-
-    Every cell (target, backend, layout, M, L, B) runs in its own process with its memory full. The cells of
-    one (target, M, L, B) are alive together and take turns, one at a time, so that all see the same machine.
-    Where a target is no bundle of that M and layout, its checkpoint is exported into a temporary folder.
+    prepare: Prepare | None = None,
+    log: Callable[[str], None] | None = None,
+    work: Work | None = None,
+) -> None:
+    """Time all comparisons that the store does not hold yet, and keep the rows of each as soon as it is done.
 
     Args:
-        targets: bundles and checkpoints.
-        mem_lens: memory lengths M in tokens; None for each target's own.
-        segment_lens: tokens L per call.
-        batch_sizes: streams B.
-        backends: "eager" is what the others are compared with.
-        layouts: "hidden", "kv"; None for each bundle's own, "kv" for checkpoints.
+        comparisons: in the order in which they run.
+        store: where rows are kept.
         rounds: turns of every cell.
-        threads: CPU threads of every cell; None for all cores.
-        progress: called with (what is being done, steps done, steps in all).
+        progress: called with (what is being done, seconds spent, seconds in all as far as can be told).
+        prepare: called before a comparison is started with it and a function that takes what is being done.
+        log: called with a line for every comparison that is done.
+        work: what else is being done in the same run; None for nothing.
 
     Raises:
-        InputError, ConfigError: a length, number, backend or layout that cannot be had.
-        BundleError, CheckpointError: a target, or a bundle's checkpoint where it is needed, cannot be read.
-        EnvironmentMismatch: a missing package, not enough disk space, or a worker that died.
+        TxlError: whatever a worker's job or `prepare` raises, or a worker that died.
     """
-    given = [targets] if isinstance(targets, str | Path | Bundle) else targets
-    if not given:
-        raise InputError("targets is empty: give at least one bundle or checkpoint")
-    request = Request.checked(mem_lens, segment_lens, batch_sizes, backends, layouts, rounds, threads)
-    blocks = plan([Target.open(t) for t in given], request)
-    steps = _Steps(progress, sum(_count_steps(block, request.rounds) for block in blocks))
-    rows: list[Row] = []
-    for block in blocks:
-        with tempfile.TemporaryDirectory(prefix="txl-bench-") as folder:
-            sources = _prepare(block, Path(folder), steps)
-            for comparison in block.comparisons:
-                rows += _compare(comparison, sources, request.rounds, Path(folder), steps)
-    steps.say("done")
-    return Table(tuple(rows), machine.describe(), request.threads, request.rounds)
+    work = Work(progress) if work is None else work
+    store.expect(cell for c in comparisons for cell in c.cells)
+    missing = [c for c in comparisons if not store.has(c.cells)]
+    for comparison in missing:
+        _plan(comparison, rounds, work)
+    for i, comparison in enumerate(missing):
+        if prepare:
+            prepare(comparison, work.say)
+        rows = _compare(comparison, rounds, work)
+        store.add(rows)
+        if log:
+            log(f"{len(comparisons) - len(missing) + i + 1} of {len(comparisons)}: {_summary(rows)}")
 
 
-class _Steps:
-    """Counts what is done for a progress bar."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress, self._done, self._total = progress, 0, total
-
-    def say(self, what: str) -> None:
-        """Tell what is being done."""
-        if self._progress:
-            self._progress(what, self._done, self._total)
-
-    def step(self) -> None:
-        """One more is done."""
-        self._done += 1
+def call_seconds(candidate: Candidate) -> float:
+    """A guess at the time of one call."""
+    if candidate.cost is None:
+        return _GUESSED_CALL
+    return max(candidate.cost.flops / _GUESSED_FLOPS, candidate.cost.bytes / _GUESSED_BYTES)
 
 
-def _count_steps(block: Block, rounds: int) -> int:
-    """Exports, loads and turns; each comparison loads every cell once."""
-    return len(block.exports) + sum(len(cells) * (1 + rounds) for cells in block.comparisons)
+def _plan(comparison: Comparison, rounds: int, work: Work) -> None:
+    for c in comparison.candidates:
+        work.plan(f"load {c.cell.backend}", _load_seconds(c))
+        work.plan(f"round {c.cell.backend}", rounds * _round_seconds(c))
 
 
-def _prepare(block: Block, folder: Path, steps: _Steps) -> dict[str, Source]:
-    """What the block's cells load, by layout, and eager's checkpoint by the backend's name."""
-    target, sources = block.target, {}
-    if any(cell.backend == EAGER for cells in block.comparisons for cell in cells):
-        sources[EAGER] = target.source
-    if target.holds(target.layout, block.mem_len):
-        sources[target.layout] = Source(target.path)
-    checkpoint = target.checkpoint() if block.exports else None
-    for layout in block.exports:
-        assert checkpoint is not None
-        say = partial(_say_export, steps, f"exporting M = {block.mem_len}, {layout}")
-        exported = txl_export.export(
-            checkpoint,
-            folder / layout,
-            mem_len=block.mem_len,
-            segment_lens=block.graphs,
-            layout=layout,
-            head=target.head,
-            cover=False,  # no cell feeds another length
-            progress=say,
-        )
-        steps.step()
-        sources[layout] = Source(exported.path)
-    return sources
+def _load_seconds(c: Candidate) -> float:
+    return _LOAD_SECONDS + 4 * call_seconds(c)
 
 
-def _say_export(steps: _Steps, what: str, step: str, _done: int, _total: int) -> None:
-    steps.say(f"{what}: {step}")
+def _round_seconds(c: Candidate) -> float:
+    return max(ROUND_SECONDS, (LEAST_CALLS + 2) * call_seconds(c))
 
 
-def _compare(cells: Sequence[Cell], sources: dict[str, Source], rounds: int, folder: Path, steps: _Steps) -> list[Row]:
+def _compare(comparison: Comparison, rounds: int, work: Work) -> list[Row]:
     """Load all cells, then let them take turns; the workers end with it, however it ends."""
     with ExitStack() as stack:
-        workers = [stack.enter_context(Worker(cell, folder / f"{i}.log")) for i, cell in enumerate(cells)]
-        filled: dict[Cell, int] = {}
-        for worker in workers:
-            steps.say(f"loading {_label(worker.cell)}")
-            filled[worker.cell] = worker.load(sources[_key(worker.cell)])
-            steps.step()
-        measured: dict[Cell, list[list[float]]] = {cell: [] for cell in cells}
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txl-bench-")))
+        workers, loaded = [], []
+        for i, c in enumerate(comparison.candidates):
+            with work.doing(f"loading {label(c.cell)}", f"load {c.cell.backend}", _load_seconds(c)):
+                workers.append(stack.enter_context(Worker(c, folder / f"{i}.log")))
+                loaded.append(workers[-1].load())
+        measured: dict[Cell, list[list[float]]] = {cell: [] for cell in comparison.cells}
         for i in range(rounds):
             # Every other round runs backwards, so that no cell always follows the same one.
             for worker in workers if i % 2 == 0 else reversed(workers):
-                steps.say(f"round {i + 1} of {rounds}: {_label(worker.cell)}")
-                measured[worker.cell].append(worker.time_round(ROUND_SECONDS, LEAST_CALLS, MOST_CALLS))
-                steps.step()
-    return make_rows(measured, filled)
+                what, kind = f"round {i + 1} of {rounds}: {label(worker.cell)}", f"round {worker.cell.backend}"
+                with work.doing(what, kind, _round_seconds(worker.candidate)):
+                    measured[worker.cell].append(worker.time_round(ROUND_SECONDS, LEAST_CALLS, MOST_CALLS))
+        facts = {w.cell: Facts(**told._asdict(), peak_rss=w.end()) for w, told in zip(workers, loaded, strict=True)}
+    return make_rows(measured, facts, comparison.base)
 
 
-def _key(cell: Cell) -> str:
-    return EAGER if cell.backend == EAGER else cell.layout
-
-
-def _label(cell: Cell) -> str:
+def label(cell: Cell) -> str:
+    """A cell in few words."""
     return f"{cell.backend}, M = {cell.mem_len}, L = {cell.segment_len}, B = {cell.batch_size}"
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    first = rows[0]
+    times = ", ".join(f"{row.backend} {row.layout} {row.p50_ms:.3g} ms" for row in rows)
+    return f"{first.target}, M = {first.mem_len}, L = {first.segment_len}, B = {first.batch_size}: {times}"

@@ -45,7 +45,7 @@ class Cell:
 
 
 class Ratio(NamedTuple):
-    """How many times as fast as eager: the median of the rounds, and the lowest and highest of them."""
+    """How many times as fast as the base: the median of the rounds, and the lowest and highest of them."""
 
     median: float
     low: float
@@ -101,13 +101,17 @@ class Quality(NamedTuple):
 
     @property
     def perplexity(self) -> float:
-        """exp of the nats per token."""
-        return math.exp(self.nats)
+        """The exponential of the nats per token."""
+        return math.exp(self.nats) if self.nats < 700 else math.inf
 
     @property
     def bits_per_byte(self) -> float:
         """Bits per byte of text."""
         return self.nats * self.tokens / self.bytes / math.log(2)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dict, with what follows from the figures."""
+        return {**self._asdict(), "perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ class Row(Cell):
         peak_rss: largest resident memory of the process, bytes.
         memory_bytes: bytes of memory per stream.
         rounds_ms: per round the milliseconds of every call.
-        ratio: eager's time over this one's, 2.0 is twice as fast; None where eager was not run.
+        ratio: the base's time over this one's, 2.0 is twice as fast; None where the base was not run.
         limit: the least that the call can take here; None where it was not measured.
     """
 
@@ -134,6 +138,11 @@ class Row(Cell):
     rounds_ms: tuple[tuple[float, ...], ...]
     ratio: Ratio | None
     limit: Limit | None
+
+    @property
+    def cell(self) -> Cell:
+        """What was timed, without what was measured."""
+        return Cell(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Cell)})
 
     @property
     def limit_share(self) -> float | None:
@@ -176,15 +185,22 @@ class Row(Cell):
     def _percentile(self, q: float) -> float:
         return float(np.percentile(self._all(), q))
 
+    @property
+    def spread_ms(self) -> tuple[float, float]:
+        """The lowest and the highest of the rounds' medians, milliseconds."""
+        medians = [float(np.median(r)) for r in self.rounds_ms]
+        return min(medians), max(medians)
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dict: the cell, the figures and the raw samples in ms."""
-        cell = {f.name: getattr(self, f.name) for f in dataclasses.fields(Cell)}
-        figures = ("samples", "p50_ms", "p90_ms", "p99_ms", "mean_ms", "tokens_per_second")
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        figures = ("samples", "p50_ms", "p90_ms", "p99_ms", "mean_ms", "spread_ms", "tokens_per_second", "limit_share")
+        limit = self.limit
         return {
-            **cell,
-            "filled": self.filled,
+            **given,
             **{name: getattr(self, name) for name in figures},
             "ratio": None if self.ratio is None else self.ratio._asdict(),
+            "limit": None if limit is None else {**limit._asdict(), "ms": limit.ms, "bound": limit.bound},
             "rounds_ms": [list(r) for r in self.rounds_ms],
         }
 
@@ -193,19 +209,30 @@ class Row(Cell):
         """Take back what `to_dict` gave; the figures are computed again from the samples."""
         given = {f.name: value[f.name] for f in dataclasses.fields(cls)}
         given["rounds_ms"] = tuple(tuple(float(ms) for ms in r) for r in given["rounds_ms"])
-        given["ratio"] = None if given["ratio"] is None else Ratio(**given["ratio"])
+        for name, kind in (("ratio", Ratio), ("limit", Limit)):
+            given[name] = _tuple_from(kind, given[name])
         return cls(**given)
+
+
+def _tuple_from(kind: Any, value: Mapping[str, Any] | None) -> Any:
+    """A named tuple of a dict that may hold derived figures too."""
+    return None if value is None else kind(**{name: value[name] for name in kind._fields})
 
 
 @dataclass(frozen=True)
 class Table:
-    """All rows of a benchmark.
+    """All rows of a benchmark, and the conditions that they were measured under.
 
     Attributes:
         rows: in the order of target, M, L, B; within a comparison in the order of the backends.
         machine: see `txl_export.benchmarking.machine.describe`.
         threads: CPU threads that every cell had.
         rounds: turns that every cell had.
+        quality: what each memory length is worth on a text; empty where no text was given.
+        base: the backend that ratios are taken against.
+        targets: by name, what tells a target's content from another's under the same name.
+        command: the command line that measures the same.
+        missing: rows and figures of quality that are still to be measured, of a run that was interrupted.
     """
 
     rows: tuple[Row, ...]
@@ -213,14 +240,23 @@ class Table:
     threads: int
     rounds: int
     quality: tuple[Quality, ...] = ()
+    base: str = EAGER
+    targets: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    command: str = ""
+    missing: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dict, raw samples included."""
         return {
             "format": FORMAT,
             "schema": SCHEMA,
+            "command": self.command,
+            "missing": self.missing,
             "machine": {**self.machine, "threads": self.threads},
+            "targets": dict(self.targets),
             "rounds": self.rounds,
+            "base": self.base,
+            "quality": [q.to_dict() for q in self.quality],
             "rows": [row.to_dict() for row in self.rows],
         }
 
@@ -234,27 +270,44 @@ class Table:
         if not isinstance(value, Mapping) or (value.get("format"), value.get("schema")) != (FORMAT, SCHEMA):
             raise InputError(f"this is no benchmark of this version: expected format {FORMAT!r}, schema {SCHEMA}")
         try:
-            rows = tuple(Row.from_dict(row) for row in value["rows"])
             machine = dict(value["machine"])
-            return cls(rows, machine, machine.pop("threads"), value["rounds"])
-        except (KeyError, TypeError, ValueError) as e:
+            return cls(
+                rows=tuple(Row.from_dict(row) for row in value["rows"]),
+                threads=machine.pop("threads"),
+                machine=machine,
+                quality=tuple(_tuple_from(Quality, q) for q in value["quality"]),
+                **{name: value[name] for name in ("rounds", "base", "targets", "command", "missing")},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise InputError(f"this benchmark is damaged ({type(e).__name__}: {e}): run it again") from None
 
 
-def make_rows(measured: Mapping[Cell, Rounds], filled: Mapping[Cell, int]) -> list[Row]:
-    """Rows of one comparison, each set against its eager cell where there is one.
+class Facts(NamedTuple):
+    """What a worker tells of a cell beside its samples; see `Row`."""
+
+    filled: int
+    load_ms: float
+    first_ms: float
+    memory_bytes: int
+    peak_rss: int
+    limit: Limit | None = None
+
+
+def make_rows(measured: Mapping[Cell, Rounds], facts: Mapping[Cell, Facts], base: str = EAGER) -> list[Row]:
+    """Rows of one comparison, each set against its base where there is one.
 
     Args:
         measured: per cell and round the milliseconds of every call; round i of all cells ran in turn.
-        filled: per cell the tokens that its memory held.
+        facts: what else is known of each cell.
+        base: the backend that the others are set against.
     """
-    base = next((rounds for cell, rounds in measured.items() if cell.backend == EAGER), None)
+    reference = next((rounds for cell, rounds in measured.items() if cell.backend == base), None)
     return [
         Row(
             **dataclasses.asdict(cell),
-            filled=filled[cell],
+            **facts[cell]._asdict(),
             rounds_ms=tuple(tuple(r) for r in rounds),
-            ratio=None if base is None else compare(rounds, base),
+            ratio=None if reference is None else compare(rounds, reference),
         )
         for cell, rounds in measured.items()
     ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-Report = Callable[[str, int, int], None]
+Report = Callable[[str, float, float], None]
 
 PLAIN_WIDTH = 120  # of tables that go to a file or a pipe
 
