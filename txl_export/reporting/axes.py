@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Neighbours nearer than this share of the axis would be one blot: all are set at equal distances then.
 _NEAREST = 1 / 11
 # Of the axis, for one character of a tick's label, and between two labels.
-_CHARACTER, _GAP = 0.0215, 0.025
+_CHARACTER, _GAP = 0.0235, 0.025
 # Values that are this many times apart are shown in powers.
 _WIDE = 20.0
 _MOST_STEPS = 6

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from txl_export.benchmarking.table import EAGER, Quality, Row, Table
+from txl_export.benchmarking.table import Quality, Row, Table
 from txl_export.reporting.axes import label_lengths, scale_values, spread_lengths
 from txl_export.reporting.series import (
     Labels,
@@ -52,9 +52,7 @@ def latency(table: Table, batch_size: int | None = None, title: str = "Time per 
     Returns:
         None where no row has that B.
     """
-    fewest = min((row.batch_size for row in table.rows), default=0)
-    chosen = fewest if batch_size is None else batch_size
-    rows = [row for row in table.rows if row.batch_size == chosen]
+    rows = latency_rows(table, batch_size)
     if not rows:
         return None
     return _timed(table, rows, title, MEMORY_AXIS, latency_point, lambda row: row.segment_len, _call_words)
@@ -71,14 +69,10 @@ def throughput(table: Table, mem_len: int | None = None, title: str | None = Non
     Returns:
         None where no M was measured with more than one B.
     """
-    streams: dict[int, set[int]] = {}
-    for row in table.rows:
-        streams.setdefault(row.mem_len, set()).add(row.batch_size)
-    fit = [m for m, found in streams.items() if len(found) > 1 and mem_len in (None, m)]
-    if not fit:
+    rows = throughput_rows(table, mem_len)
+    if not rows:
         return None
-    rows = [row for row in table.rows if row.mem_len == max(fit)]
-    named = title or f"Throughput with a memory of {max(fit)} tokens"
+    named = title or f"Throughput with a memory of {rows[0].mem_len} tokens"
     return _timed(table, rows, named, STREAMS_AXIS, throughput_point, lambda row: row.segment_len, _throughput_words)
 
 
@@ -88,7 +82,7 @@ def quality(table: Table, title: str = "What memory is worth") -> Figure | None:
     Returns:
         None where no text was measured at more than one M.
     """
-    found = _several_lengths(table.quality)
+    found = quality_shown(table)
     if not found:
         return None
     unit = quality_unit(found)
@@ -110,7 +104,7 @@ def memory_tradeoff(table: Table, title: str = "How much memory?") -> Figure | N
     Returns:
         None where quality or times are not known at more than one M.
     """
-    found = _several_lengths(table.quality)
+    found = quality_shown(table)
     rows = fastest_rows(table)
     if not found or len({row.mem_len for row in rows}) < 2:
         return None
@@ -128,6 +122,29 @@ def memory_tradeoff(table: Table, title: str = "How much memory?") -> Figure | N
         label_lengths(bottom, places, MEMORY_AXIS)
         legend(figure, [*handles, *extra.values()], every)
     return figure
+
+
+def latency_rows(table: Table, batch_size: int | None = None) -> list[Row]:
+    """The rows that `latency` shows."""
+    fewest = min((row.batch_size for row in table.rows), default=0)
+    return [row for row in table.rows if row.batch_size == (fewest if batch_size is None else batch_size)]
+
+
+def throughput_rows(table: Table, mem_len: int | None = None) -> list[Row]:
+    """The rows that `throughput` shows."""
+    streams: dict[int, set[int]] = {}
+    for row in table.rows:
+        streams.setdefault(row.mem_len, set()).add(row.batch_size)
+    fit = [m for m, found in streams.items() if len(found) > 1 and mem_len in (None, m)]
+    return [row for row in table.rows if fit and row.mem_len == max(fit)]
+
+
+def quality_shown(table: Table) -> list[Quality]:
+    """The figures that `quality` shows: of texts that were read at more than one M."""
+    lengths: dict[tuple[str, str, int], set[int]] = {}
+    for q in table.quality:
+        lengths.setdefault((q.target, q.text, q.segment_len), set()).add(q.mem_len)
+    return [q for q in table.quality if len(lengths[q.target, q.text, q.segment_len]) > 1]
 
 
 def fastest_rows(table: Table, target: str | None = None) -> list[Row]:
@@ -151,13 +168,6 @@ def fastest_rows(table: Table, target: str | None = None) -> list[Row]:
         # What was measured at more lengths says more; then the faster.
         chosen += min(groups.values(), key=lambda group: (-len(group), max(row.p50_ms for row in group)))
     return sorted(chosen, key=lambda row: (row.target, row.mem_len))
-
-
-def _several_lengths(found: Sequence[Quality]) -> list[Quality]:
-    lengths: dict[tuple[str, str, int], set[int]] = {}
-    for q in found:
-        lengths.setdefault((q.target, q.text, q.segment_len), set()).add(q.mem_len)
-    return [q for q in found if len(lengths[q.target, q.text, q.segment_len]) > 1]
 
 
 def _call_words(row: Row) -> str:
@@ -187,7 +197,7 @@ def _timed(
 ) -> Figure:
     """Panels of measured lines with their legend."""
     label: Labels = row_labels(table.rows)
-    base = next((label(row) for row in table.rows if row.backend == EAGER), None)
+    base = next((label(row) for row in table.rows if row.backend == table.base), None)
     groups = {key: [row for row in rows if panel(row) == key] for key in sorted({panel(row) for row in rows})}
     lines = {key: lines_of(group, label, point) for key, group in groups.items()}
     # Every picture of a table gives a line the same look.
@@ -283,7 +293,7 @@ def _quality_panel(
     for line in lines:
         handles += ax.plot([places[x] for x in line.xs], line.ys, **style[line.label].options(), zorder=3)
     ax.margins(y=0.2)
-    ax.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+    ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     ax.ticklabel_format(axis="y", useOffset=False, style="plain")
     name_values(ax, unit.name)
     if len(lines) == 1 and len(lines[0].points) <= _MOST_NUMBERS:
@@ -296,6 +306,6 @@ def _write_values(ax: Axes, line: Line, unit: Unit, places: dict[int, float]) ->
     for i, p in enumerate(line.points):
         last = i == len(line.points) - 1
         rises = line.ys[min(i + 1, len(line.ys) - 1)] > p.y if not last else line.ys[i - 1] > p.y
-        options = {"ha": "center" if last else "left", "va": "top" if rises else "bottom", "fontsize": 8.5}
+        options = {"ha": "center" if last else "left", "va": "top" if rises else "bottom", "fontsize": 9.3}
         away = (0 if last else 3, -6 if rises else 4)
         ax.annotate(f"{p.y:.{unit.digits}f}", (places[p.x], p.y), away, textcoords="offset points", **options)

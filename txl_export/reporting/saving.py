@@ -56,6 +56,7 @@ def _encoded(figure: Figure, kind: str, **options: object) -> bytes:
     return out.getvalue()
 
 
+_ROOT = 'xmlns:xlink="http://www.w3.org/1999/xlink" stroke-linejoin="round" role="img"'
 _REFERENCE = re.compile(r'((?:xlink:)?href="#|url\(#|\bid=")([^")]+)')
 
 
@@ -74,7 +75,8 @@ def inline(figure: Figure, name: str, title: str) -> str:
     head, _, body = text.partition(">")
     box = re.search(r'viewBox="[^"]+"', head)
     assert box
-    body = re.sub(r"\s*<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = _REFERENCE.sub(lambda m: f"{m[1]}{name}-{m[2]}", body)
-    start = f'<svg {box[0]} xmlns:xlink="http://www.w3.org/1999/xlink" role="img" aria-labelledby="{name}-title">'
+    # Metadata is for files; the style would hold for the whole page, so it goes to the root of the picture.
+    body = re.sub(r"\s*<(metadata|style).*?</\1>", "", body, flags=re.DOTALL)
+    body = _REFERENCE.sub(lambda m: f"{m[1]}{name}-{m[2]}", body).replace("'DejaVu Sans'", "system-ui")
+    start = f'<svg {box[0]} {_ROOT} aria-labelledby="{name}-title">'
     return f'{start}<title id="{name}-title">{html.escape(title)}</title>{body}'.strip()

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from txl_export.benchmarking.table import Quality, Row, Table
+from txl_export.benchmarking.table import Quality, Row
+from txl_export.reporting.style import LONGEST_LABEL
 from txl_export.reporting.words import clean, short_names, short_paths
 
 
@@ -54,7 +55,7 @@ Labels = Callable[[Row], str]
 _VARYING = {"head": "{}", "threads": "{} threads"}
 
 
-def row_labels(rows: Sequence[Row], most: int = 46) -> Labels:
+def row_labels(rows: Sequence[Row], most: int = LONGEST_LABEL) -> Labels:
     """A function that names the line of a row: its backend, and what else tells the lines apart.
 
     Args:
@@ -93,14 +94,13 @@ def lines_of(rows: Iterable[Row], label: Labels, point: Callable[[Row], Point]) 
 
 def latency_point(row: Row) -> Point:
     """Milliseconds per call against M."""
-    rounds = [statistics.median(r) for r in row.rounds_ms if r]
     limit = None if row.limit is None else row.limit.ms
-    return Point(row.mem_len, row.p50_ms, min(rounds), max(rounds), row.p99_ms, limit)
+    return Point(row.mem_len, row.p50_ms, *row.spread_ms, row.p99_ms, limit)
 
 
 def throughput_point(row: Row) -> Point:
     """Tokens per second of all streams against B."""
-    rounds = [1000 * row.batch_size * row.segment_len / statistics.fmean(r) for r in row.rounds_ms if r]
+    rounds = [1000 * row.batch_size * row.segment_len / statistics.fmean(r) for r in row.rounds_ms]
     return Point(row.batch_size, row.tokens_per_second, min(rounds), max(rounds))
 
 
@@ -135,10 +135,6 @@ def quality_lines(found: Sequence[Quality], unit: Unit) -> list[Line]:
         key: (f"{targets[key[0]]}: " if several else "") + clean(key[1]) + (f", L = {key[2]}" if cuts else "")
         for key in groups
     }
-    short = short_names(names.values(), 46)
+    short = short_names(names.values(), LONGEST_LABEL)
     return [Line(short[names[key]], tuple(points[x] for x in sorted(points))) for key, points in groups.items()]
 
-
-def panels_of(table: Table) -> list[tuple[int, int]]:
-    """(L, B) of a table, in order."""
-    return sorted({(row.segment_len, row.batch_size) for row in table.rows})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Narrow, so that a phone shows letters of 9 pixels or more; pictures grow downwards.
-WIDTH, TITLE, PANEL, LEGEND_ROW, AXIS = 4.8, 0.4, 1.9, 0.19, 0.45  # inches
+WIDTH, TITLE, PANEL, LEGEND_ROW, AXIS = 4.8, 0.42, 1.95, 0.205, 0.48  # inches
 INK, MUTED, GRID = "#1f2328", "#59636e", "#dfe3e8"
 
 # Okabe and Ito's colours, told apart by all common kinds of colour blindness; without their yellow, which is too
@@ -28,12 +28,12 @@ LIMIT = {"color": MUTED, "linestyle": (0, (3.5, 2.5)), "linewidth": 1.2}
 _RC: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9.5,
+    "font.size": 10.3,
     "text.color": INK,
     "text.parse_math": False,  # a name with two dollars is a name
     "axes.edgecolor": MUTED,
     "axes.labelcolor": INK,
-    "axes.labelsize": 9.5,
+    "axes.labelsize": 10.3,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -49,7 +49,7 @@ _RC: dict[str, Any] = {
     "lines.linewidth": 1.8,
     "lines.markersize": 6.5,
     "legend.frameon": False,
-    "legend.fontsize": 9,
+    "legend.fontsize": 9.8,
     "figure.facecolor": "white",
     "svg.fonttype": "none",  # text stays text: it can be searched, and takes the page's letters
     "svg.hashsalt": "txl-export",  # names inside the file are the same each time
@@ -117,7 +117,7 @@ def panels(title: str, count: int, legend_rows: int = 0) -> tuple[Figure, list[A
     height = TITLE + count * PANEL + AXIS + (count - 1) * 0.15 + legend_rows * LEGEND_ROW
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     figure.get_layout_engine().set(h_pad=0.06, w_pad=0.06, hspace=0.02)
-    figure.suptitle(title, x=0.02, ha="left", fontsize=11, fontweight="bold")
+    figure.suptitle(title, x=0.02, ha="left", fontsize=11.8, fontweight="bold")
     axes = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
     for ax in axes:
         ax.grid(visible=False, axis="x")
@@ -132,8 +132,8 @@ def name_values(ax: Axes, text: str) -> None:
 
 
 # Characters that fit into a legend of so many columns.
-_COLUMNS = ((13, 3), (23, 2))
-LONGEST_LABEL = 46
+_COLUMNS = ((11, 3), (23, 2))
+LONGEST_LABEL = 44
 
 
 def legend_columns(labels: Sequence[str]) -> int:
@@ -156,7 +156,7 @@ def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> Non
         shown,
         loc="outside lower left",
         ncols=legend_columns(labels),
-        handlelength=2.6,
+        handlelength=2.4,
         columnspacing=1.4,
         borderaxespad=0.1,
     )

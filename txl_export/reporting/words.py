@@ -75,6 +75,15 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 3 else f"{ratio:.1f}" if ratio < 20 else f"{ratio:.0f}"
 
 
+# What a line must not break between: a symbol and its value, a number and its power or unit.
+_TOGETHER = re.compile(r"(?<=\b[MLB]) = (?=\d)|(?<=\d) × (?=10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹])|(?<=\d) (?=(?:ms|nats|[kMGT]?B)\b)")
+
+
+def tight(text: str) -> str:
+    """Text whose symbols, numbers and units stay together at the end of a line."""
+    return _TOGETHER.sub(lambda m: m[0].replace(" ", "\u00a0"), text)
+
+
 def listed(items: Sequence[str]) -> str:
     """a, b and c."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
