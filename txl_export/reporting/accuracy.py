@@ -45,7 +45,7 @@ def drift(report: Report, title: str = "Error by segment") -> Figure | None:
         figure, (ax,) = panels(title, 1, legend_rows(names))
         scale = positive + ([limit] if limit else [])
         low, high = scale_errors(ax, scale or [1.0])
-        handles = {LARGEST: _dots(ax, errors, low, high)}
+        handles = {LARGEST: _dots(ax, errors)}
         handles |= _references(ax, report, errors, limit)
         handles |= _edges(ax, errors, low, high)
         _number(ax, [s.index for s in report.segments], f"segment ({_length(report)})")
@@ -72,9 +72,10 @@ def memory_by_layer(report: Report, title: str = "Error of the memory by layer")
         shown = [x for x in (*worst, *typical) if x > 0 and math.isfinite(x)]
         low, high = scale_errors(ax, [*shown, MEMORY_SHARE])
         at, color = range(len(worst)), looks([LAYER_WORST])[LAYER_WORST].color
+        median: dict[str, Any] = {"color": INK, "markersize": 11, "markeredgewidth": 1.6, "zorder": 4}
         ax.vlines(at, ax.get_ylim()[0], _within(worst, low, high), color="#c9d1d9", linewidth=1.4, zorder=1)
         handles = ax.plot(at, _within(worst, low, high), "o", color=color, zorder=3)
-        handles += ax.plot(at, _within(typical, low, high), "_", color=INK, markersize=11, markeredgewidth=1.6, zorder=4)
+        handles += ax.plot(at, _within(typical, low, high), "_", **median)
         handles += ax.plot([-0.5, len(worst) - 0.5], [MEMORY_SHARE] * 2, **LIMIT)
         ax.set_xlim(-0.5, len(worst) - 0.5)
         _number(ax, range(len(worst)), "layer, 0 is nearest to the tokens")
@@ -103,7 +104,7 @@ def _names(report: Report, errors: Sequence[float]) -> list[str]:
     return [name for name, there in present.items() if there]
 
 
-def _dots(ax: Axes, errors: Sequence[float], low: float, high: float) -> Any:
+def _dots(ax: Axes, errors: Sequence[float]) -> Any:
     """The errors; joined while there are few enough to follow."""
     look = looks([LARGEST])[LARGEST].options() | {"markersize": 3.6 if len(errors) > 24 else 5, "linewidth": 1.0}
     shown = [e if 0 < e < math.inf else math.nan for e in errors]
@@ -141,7 +142,11 @@ def _edges(ax: Axes, errors: Sequence[float], low: float, high: float) -> dict[s
     ):
         at = [i for i, e in enumerate(errors) if fits(e)]
         if at:
-            options = {"color": MUTED if name == EXACT else "#D55E00", "markersize": 5, "linestyle": "none"}
+            options: dict[str, Any] = {
+                "color": MUTED if name == EXACT else "#D55E00",
+                "markersize": 5,
+                "linestyle": "none",
+            }
             found[name] = ax.plot(at, [y] * len(at), marker=marker, clip_on=False, zorder=5, **options)[0]
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -25,11 +26,11 @@ def spread_lengths(values: Iterable[int]) -> dict[int, float]:
     """Where lengths stand: by their logarithm, 0 a step before the smallest; else at equal distances."""
     found = sorted(set(values))
     logs = [math.log2(v) for v in found if v > 0]
-    steps = [b - a for a, b in zip(logs, logs[1:], strict=False)]
+    steps = [b - a for a, b in itertools.pairwise(logs)]
     if found and found[0] == 0:
         logs.insert(0, (logs[0] if logs else 1) - (sum(steps) / len(steps) if steps else 1))
     places = dict(zip(found, logs, strict=True))
-    nearest = min((b - a for a, b in zip(logs, logs[1:], strict=False)), default=1)
+    nearest = min((b - a for a, b in itertools.pairwise(logs)), default=1)
     if len(logs) > 2 and nearest < _NEAREST * (logs[-1] - logs[0]):
         return {v: float(i) for i, v in enumerate(found)}
     return places

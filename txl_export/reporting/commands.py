@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from txl_export.bundle import CHECKPOINT, Bundle
@@ -11,7 +11,7 @@ from txl_export.reporting.words import clean
 from txl_export.verification.report import Report
 
 # Options of `export` for the evaluation values that a checkpoint was read with.
-_OVERRIDES = {
+_OVERRIDES: dict[str, Callable[[object], list[object]]] = {
     "same_length": lambda value: ["--same-length" if value else "--no-same-length"],
     "clamp_len": lambda value: ["--clamp-len", value],
     "initial_memory": lambda value: ["--initial-memory", value],

@@ -89,8 +89,8 @@ def files_grid(bundle: Bundle) -> Grid:
 
 def costs_grid(found: Mapping[str, Any]) -> Grid:
     """What a token costs by arithmetic, per memory length and layout."""
-    kinds = (("memory per stream", "memory_bytes", "B"), ("FLOPs", "flops_per_token", ""))
-    kinds += (("bytes read", "bytes_read_per_token", "B"),)
+    kinds = [("memory per stream", "memory_bytes", "B"), ("FLOPs", "flops_per_token", "")]
+    kinds.append(("bytes read", "bytes_read_per_token", "B"))
     layouts = list(found["costs"][0]["layouts"])
     columns = ("M", *(f"{title}, {name}" for title, _, _ in kinds for name in layouts))
     rows = tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from txl_export.benchmarking.table import Row
@@ -36,13 +37,15 @@ def _drift(report: Report) -> str:
 
 def fast(row: Row, base: str) -> str:
     """How long a call takes, against the base of comparison and against the machine's limit."""
-    text = f"At M = {row.mem_len} a call of {_call(row)} takes {ms(row.p50_ms)} ms on {_name(row)} (p99 {ms(row.p99_ms)} ms)"
+    took = f"{ms(row.p50_ms)} ms on {_name(row)} (p99 {ms(row.p99_ms)} ms)"
+    text = f"At M = {row.mem_len} a call of {_call(row)} takes {took}"
     if row.ratio and row.backend != base:
         spread = f"{times(row.ratio.low)} to {times(row.ratio.high)} from round to round"
         text += f", {times(row.ratio.median)} times as fast as {base} ({spread})"
     text += "."
     if row.limit and row.limit_share:
-        text += f" The machine's limit is {ms(row.limit.ms)} ms ({row.limit.bound}): the call runs at {row.limit_share:.0%} of it."
+        text += f" The machine's limit is {ms(row.limit.ms)} ms ({row.limit.bound}):"
+        text += f" the call runs at {row.limit_share:.0%} of it."
     return text
 
 
@@ -64,7 +67,7 @@ def steps(found: Tradeoff, own: int) -> list[str]:
     if text is None or len(found.read(text)) < 2:
         return _growth(found)
     lengths = found.read(text)
-    pairs = list(zip(lengths, lengths[1:], strict=False))
+    pairs = list(itertools.pairwise(lengths))
     near = [pair for pair in pairs if own in (pair[0].mem_len, pair[1].mem_len)] or pairs[-1:]
     on = f" on {text}" if len(found.texts) > 1 else ""
     told = [_step(found, text, on, *pair) for pair in near]

@@ -108,7 +108,7 @@ def render(contents: Contents, parts: dict[str, list[Part]]) -> bytes:
 
 
 def _svg(part: Picture) -> str:
-    return inline(part.figure, part.name, f"{picture_title(part.name)}. {part.caption}")
+    return inline(part.figure, part.name, f"{picture_title(part.name)}. {' '.join(part.caption)}")
 
 
 def picture_title(name: str) -> str:
@@ -235,7 +235,8 @@ def _unmeasured(contents: Contents) -> list[str]:
     told: list[str] = []
     if report:
         others = [h for h in m.heads if h != report.head]
-        told += [f"Only head {report.head} was compared with the trained model, not {', '.join(others)}."] * bool(others)
+        if others:
+            told.append(f"Only head {report.head} was compared with the trained model, not {', '.join(others)}.")
         told += ["The tokens were random: perplexity on real text was not compared."] * (not report.real)
         told.append("Verification says that the bundle gives the trained model's numbers, not how good these are.")
     if table and table.rows:
@@ -249,7 +250,7 @@ def _untimed(table: Table, layout: str, mem_len: int) -> Sequence[str]:
     told = [
         "Times are of one machine, the one named here; on another, measure again.",
         "Calls were timed one after another: nothing is said of requests that arrive while others run.",
-        f"More than {streams} stream{'s' if streams > 1 else ''} per call {'were' if streams > 1 else 'was'} not timed.",
+        f"Calls of more than {_streams(streams)} were not timed.",
     ]
     told += [f"Layout {layout}, which the bundle has, was not timed."] * (layout not in {r.layout for r in table.rows})
     told += [f"M = {mem_len}, which the bundle has, was not timed."] * (mem_len not in {r.mem_len for r in table.rows})

@@ -6,6 +6,7 @@ there is no empty picture. matplotlib's own state (pyplot, settings) is neither 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -165,9 +166,14 @@ def fastest_rows(table: Table, target: str | None = None) -> list[Row]:
         for row in rows:
             if row.target == name:
                 groups.setdefault((row.backend, row.layout, row.head, row.threads), []).append(row)
-        # What was measured at more lengths says more; then the faster.
-        chosen += min(groups.values(), key=lambda group: (-len(group), max(row.p50_ms for row in group)))
+        best = min(groups.values(), key=_preference)
+        chosen += best
     return sorted(chosen, key=lambda row: (row.target, row.mem_len))
+
+
+def _preference(rows: list[Row]) -> tuple[int, float]:
+    """What was measured at more lengths says more; then the faster."""
+    return -len(rows), max(row.p50_ms for row in rows)
 
 
 def _call_words(row: Row) -> str:
@@ -175,7 +181,7 @@ def _call_words(row: Row) -> str:
 
 
 def _throughput_words(row: Row) -> str:
-    return f"tokens per second, {_tokens(row.segment_len)} per call and stream"
+    return f"tokens per second, calls of {_tokens(row.segment_len)}"
 
 
 def _tokens(n: int) -> str:
@@ -183,7 +189,7 @@ def _tokens(n: int) -> str:
 
 
 def _streams(n: int) -> str:
-    return "" if n == 1 else f" for each of {n} streams"
+    return "" if n == 1 else f" × {n} streams"
 
 
 def _timed(
@@ -229,26 +235,30 @@ def _times_panel(
     ax: Axes, lines: Sequence[Line], places: dict[int, float], style: dict[str, Look], words: str
 ) -> list[Any]:
     """Lines with their spread, p99 and limit; gives a handle per line."""
-    handles = []
-    limits = _limits(lines)
-    highest = max(p.high for line in lines for p in line.points)
-    p99 = _shows_p99(lines)
-    for line in lines:
-        look = style[line.label]
-        at = [places[x] for x in line.xs]
-        handles += ax.plot(at, line.ys, **look.options(), zorder=3)
-        below, above = [p.y - p.low for p in line.points], [p.high - p.y for p in line.points]
-        # A round's median may lie on either side of the median of all calls, never the bar on one side only.
-        sides = [[max(0.0, d) for d in below], [max(0.0, d) for d in above]]
-        ax.errorbar(at, line.ys, sides, fmt="none", ecolor=look.color, elinewidth=1.1, capsize=3, zorder=2)
-        if p99:
-            ax.plot(at, [p.p99 for p in line.points], "_", color=look.color, markersize=7, markeredgewidth=1.1)
+    limits, p99 = _limits(lines), _shows_p99(lines)
+    handles = [_draw(ax, line, places, style[line.label], p99) for line in lines]
     if limits:
-        ax.plot([places[x] for x in limits], list(limits.values()), **LIMIT, zorder=1)
-    values = [v for line in lines for p in line.points for v in (p.low, p.y, p.high, p.p99 if p99 else p.y)]
-    powers = scale_values(ax, [v or highest for v in [*values, *limits.values()]])
+        at = [places[x] for x in limits]
+        # A single point has no line: a short piece stands for it.
+        reach = 0.0 if len(limits) > 1 else 0.05 * (max(places.values()) - min(places.values())) or 0.25
+        ends = list(limits.values())
+        ax.plot([at[0] - reach, *at, at[-1] + reach], [ends[0], *ends, ends[-1]], **LIMIT, zorder=1)
+    values = [v for line in lines for p in line.points for v in (p.low, p.y, p.high, p.p99 if p99 else None)]
+    powers = scale_values(ax, [v for v in (*values, *limits.values()) if v is not None])
     name_values(ax, words + (" (log scale)" if powers else ""))
     return handles
+
+
+def _draw(ax: Axes, line: Line, places: dict[int, float], look: Look, p99: bool) -> Any:
+    """A line, a bar from its lowest to its highest round at each point, and p99 where asked for."""
+    at, points = [places[x] for x in line.xs], line.points
+    # The median of all calls may lie outside the medians of the rounds by a little.
+    sides = [[max(0.0, p.y - p.low) for p in points], [max(0.0, p.high - p.y) for p in points]]
+    ax.errorbar(at, line.ys, sides, fmt="none", ecolor=look.color, elinewidth=1.1, capsize=3, zorder=2)
+    if p99:
+        marks = [math.nan if p.p99 is None else p.p99 for p in points]
+        ax.plot(at, marks, "_", color=look.color, markersize=7, markeredgewidth=1.1)
+    return ax.plot(at, line.ys, **look.options(), zorder=3)[0]
 
 
 def _limits(lines: Sequence[Line]) -> dict[int, float]:
@@ -306,6 +316,10 @@ def _write_values(ax: Axes, line: Line, unit: Unit, places: dict[int, float]) ->
     for i, p in enumerate(line.points):
         last = i == len(line.points) - 1
         rises = line.ys[min(i + 1, len(line.ys) - 1)] > p.y if not last else line.ys[i - 1] > p.y
-        options = {"ha": "center" if last else "left", "va": "top" if rises else "bottom", "fontsize": 9.3}
+        options: dict[str, Any] = {
+            "ha": "center" if last else "left",
+            "va": "top" if rises else "bottom",
+            "fontsize": 9.3,
+        }
         away = (0 if last else 3, -6 if rises else 4)
         ax.annotate(f"{p.y:.{unit.digits}f}", (places[p.x], p.y), away, textcoords="offset points", **options)

@@ -6,7 +6,7 @@ import io
 import re
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txl_export.files import write_atomic
 from txl_export.reporting.style import styled
@@ -48,7 +48,7 @@ def save(figure: Figure, path_stem: str | Path) -> tuple[Path, Path]:
     return files
 
 
-def _encoded(figure: Figure, kind: str, **options: object) -> bytes:
+def _encoded(figure: Figure, kind: str, **options: Any) -> bytes:
     out = io.BytesIO()
     with styled(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # a name in a script that the letters lack

@@ -23,12 +23,12 @@ class Picture:
     Attributes:
         name: of its files, and of what is inside.
         figure: drawn.
-        caption: in words.
+        caption: in words, by sentence.
     """
 
     name: str
     figure: Figure
-    caption: str
+    caption: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ def memory_parts(table: Table | None, bundle: Path, mem_lens: list[int]) -> Iter
     figure = pictures.memory_tradeoff(table) if table else None
     if table and figure:
         rows = pictures.fastest_rows(table)
-        words = f"{captions.quality_caption(table)} {captions.latency_caption(table, rows)}"
+        words = (*captions.quality_caption(table), *captions.latency_caption(table, rows))
         yield Picture("memory", figure, words)
         return
     figure = pictures.quality(table) if table else None
     if table and figure:
-        yield Picture("quality", figure, captions.quality_caption(table))
+        yield Picture("quality", figure, tuple(captions.quality_caption(table)))
         why = "Its price in time was not measured at more than one memory length."
     else:
         why = "What longer memory is worth on a text was not measured."
@@ -76,10 +76,11 @@ def speed_parts(table: Table | None, bundle: Path, mem_lens: list[int]) -> Itera
         figure = pictures.latency(table, n, "Time per call" if n == 1 else f"Time per call, {n} streams")
         assert figure
         caption = captions.latency_caption(table, pictures.latency_rows(table, n))
-        yield Picture("latency" if n == streams[0] else f"latency-{n}", figure, caption)
+        yield Picture("latency" if n == streams[0] else f"latency-{n}", figure, tuple(caption))
     figure = pictures.throughput(table)
     if figure:
-        yield Picture("throughput", figure, captions.throughput_caption(table, pictures.throughput_rows(table)))
+        caption = captions.throughput_caption(table, pictures.throughput_rows(table))
+        yield Picture("throughput", figure, tuple(caption))
     else:
         why = "How throughput grows with the number of streams was not measured."
         yield Absent("throughput", why, bench_command(bundle, mem_lens, "--batch-sizes", "1,4,16"))
@@ -92,13 +93,13 @@ def accuracy_parts(report: Report | None, bundle: Path) -> Iterator[Part]:
             "drift", "The bundle was not compared with the model it was exported from.", verify_command(bundle, None)
         )
         return
-    drawn: tuple[tuple[str, Callable[[Report], Figure | None], Callable[[Report], str], str], ...] = (
+    drawn: tuple[tuple[str, Callable[[Report], Figure | None], Callable[[Report], list[str]], str], ...] = (
         ("drift", accuracy.drift, captions.drift_caption, "Every answer equals the trained model's bit for bit."),
         ("layers", accuracy.memory_by_layer, captions.layers_caption, _equal_memory(report)),
     )
     for name, draw, words, equal in drawn:
         figure = draw(report)
-        yield Picture(name, figure, words(report)) if figure else Absent(name, equal)
+        yield Picture(name, figure, tuple(words(report))) if figure else Absent(name, equal)
 
 
 def _equal_memory(report: Report) -> str:

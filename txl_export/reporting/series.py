@@ -137,4 +137,3 @@ def quality_lines(found: Sequence[Quality], unit: Unit) -> list[Line]:
     }
     short = short_names(names.values(), LONGEST_LABEL)
     return [Line(short[names[key]], tuple(points[x] for x in sorted(points))) for key, points in groups.items()]
-

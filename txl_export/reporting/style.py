@@ -23,7 +23,7 @@ INK, MUTED, GRID = "#1f2328", "#59636e", "#dfe3e8"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKS = ("o", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d")
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
-LIMIT = {"color": MUTED, "linestyle": (0, (3.5, 2.5)), "linewidth": 1.2}
+LIMIT: dict[str, Any] = {"color": MUTED, "linestyle": (0, (3.5, 2.5)), "linewidth": 1.2}
 
 _RC: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -113,10 +113,11 @@ def panels(title: str, count: int, legend_rows: int = 0) -> tuple[Figure, list[A
         legend_rows: rows that the legend will need.
     """
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     height = TITLE + count * PANEL + AXIS + (count - 1) * 0.15 + legend_rows * LEGEND_ROW
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    figure.get_layout_engine().set(h_pad=0.06, w_pad=0.06, hspace=0.02)
+    layout = ConstrainedLayoutEngine(h_pad=0.06, w_pad=0.06, hspace=0.02)
+    figure = Figure(figsize=(WIDTH, height), layout=layout)
     figure.suptitle(title, x=0.02, ha="left", fontsize=11.8, fontweight="bold")
     axes = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
     for ax in axes:

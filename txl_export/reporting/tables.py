@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from txl_export.benchmarking.table import Row, Table
@@ -13,6 +13,17 @@ from txl_export.verification.report import Report
 
 # Of long verifications: segments of the beginning and of the end, beside the worst.
 _SHOWN = 5
+_SEGMENT_COLUMNS = (
+    "segment",
+    "first token",
+    "largest error",
+    "mean error",
+    "KL (nats)",
+    "best token agrees",
+    "best five agree",
+    "memory, share of its layer",
+    "in layer",
+)
 
 
 @dataclass(frozen=True)
@@ -35,8 +46,8 @@ class Grid:
 def bench_grid(table: Table) -> Grid:
     """Every row of a benchmark; columns that no row fills are left out."""
     label = row_labels(table.rows)
-    columns = {
-        "model": lambda r: label(r),
+    columns: dict[str, Callable[[Row], str]] = {
+        "backend": label,
         "M": lambda r: str(r.mem_len),
         "L": lambda r: str(r.segment_len),
         "B": lambda r: str(r.batch_size),
@@ -58,7 +69,7 @@ def bench_grid(table: Table) -> Grid:
     filled = {name: [c or "–" for c in found] for name, found in cells.items() if any(found)}
     return Grid(
         "Time of a call of L tokens for each of B streams, with a full memory of M tokens",
-        ("backend", *list(filled)[1:]),
+        tuple(filled),
         tuple(zip(*filled.values(), strict=True)),
     )
 
@@ -125,9 +136,7 @@ def segments_grid(report: Report) -> Grid:
             )
         )
     shown = "all" if len(picked) == len(report.segments) else f"{len(picked)} of {len(report.segments)}"
-    columns = ("segment", "first token", "largest error", "mean error", "KL (nats)", "best token agrees")
-    columns += ("best five agree", "memory, share of its layer", "in layer")
-    return Grid(f"Differences from the trained model, {shown} segments", columns, tuple(rows))
+    return Grid(f"Differences from the trained model, {shown} segments", _SEGMENT_COLUMNS, tuple(rows))
 
 
 def _error(value: float | None) -> str:

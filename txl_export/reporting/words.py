@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -42,7 +42,8 @@ def short_paths(paths: Iterable[str], most: int) -> dict[str, str]:
     """The same for paths; folders that all of them share are left out."""
     whole = list(dict.fromkeys(paths))
     bare = [clean(p).rstrip("/") or "/" for p in whole]
-    shared = len(os.path.commonprefix([b.split("/")[:-1] for b in bare]))
+    folders = zip(*(b.split("/")[:-1] for b in bare), strict=False)
+    shared = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, folders))
     ends = {p: "/".join(b.split("/")[shared:]) or b for p, b in zip(whole, bare, strict=True)}
     if len(set(ends.values())) < len(whole):  # "a" and "a/" are two targets
         ends = {p: p for p in whole}
@@ -62,7 +63,7 @@ def error(value: float) -> str:
     if value != value or value in (float("inf"), float("-inf")):
         return "not finite"
     digits, power = f"{value:.1e}".split("e")
-    return f"{digits} × {ten(int(power))}"
+    return f"{digits} × {ten(int(power))}".replace("-", "−")
 
 
 def ten(power: int) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from txl_export.benchmarking.table import Table
 from txl_export.bundle import Bundle, Manifest
-from txl_export.errors import InputError
+from txl_export.errors import InputError, missing_extra
 from txl_export.files import write_atomic, write_json
 from txl_export.reporting.page import Contents, render, sentences
 from txl_export.reporting.saving import save
@@ -85,12 +86,15 @@ def report(
         EnvironmentMismatch: matplotlib or jinja2 is not installed, or a file cannot be written.
     """
     opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-    _check(opened.manifest, verification, measure)
+    page = Path(out)
+    _check_beforehand(page, measure)
+    _check_fits(opened.manifest, verification)
+    words = None if text is None else _read(Path(text))
     lengths = tuple(mem_lens) if mem_lens else default_lengths(opened.manifest.mem_len, quick)
-    page, beside = Path(out), Path(out).with_suffix("")
+    beside = page.with_suffix("")
     made: dict[Path, Report | Table] = {}
     if verification is None and "verify" in measure:
-        verification = _verify(opened, checkpoint, text, quick, progress)
+        verification = _verify(opened, checkpoint, words, quick, progress)
         made[beside.with_name(beside.name + ".verify.json")] = verification
     if table is None and "bench" in measure:
         table = _bench(opened, text, lengths, quick, threads, progress)
@@ -113,10 +117,26 @@ def default_lengths(mem_len: int, quick: bool = False) -> tuple[int, ...]:
     return tuple(sorted(around - {0})) if mem_len else _FROM_ZERO
 
 
-def _check(m: Manifest, verification: Report | None, measure: Collection[str]) -> None:
+def _check_beforehand(page: Path, measure: Collection[str]) -> None:
+    """What would be a pity to find out after minutes of measuring."""
     for name in measure:
         if name not in MEASURES:
             raise InputError(f"measure holds {name!r}, expected {' or '.join(MEASURES)}")
+    if page.is_dir():
+        raise InputError(f"{page} is a folder: name the HTML file, such as {page / 'report.html'}")
+    for package in ("matplotlib", "jinja2"):
+        if importlib.util.find_spec(package) is None:
+            raise missing_extra(package, "report", "a report")
+
+
+def _read(text: Path) -> bytes:
+    try:
+        return text.read_bytes()
+    except OSError as e:
+        raise InputError(f"{text} cannot be read ({e.strerror}): give a text file") from None
+
+
+def _check_fits(m: Manifest, verification: Report | None) -> None:
     if verification is None:
         return
     ours = {"layout": m.layout, "precision": m.precision, "mem_len": m.mem_len, "layers": m.config.n_layer}
@@ -130,12 +150,12 @@ def _check(m: Manifest, verification: Report | None, measure: Collection[str]) -
 
 
 def _verify(
-    bundle: Bundle, checkpoint: str | Path | None, text: str | Path | None, quick: bool, progress: Progress | None
+    bundle: Bundle, checkpoint: str | Path | None, text: bytes | None, quick: bool, progress: Progress | None
 ) -> Report:
     return verify(
         bundle,
         checkpoint,
-        text=None if text is None else Path(text).read_bytes(),
+        text=text,
         segments=(_QUICK if quick else _FULL)[0],
         progress=(lambda done, total: progress("comparing segments", done, total)) if progress else None,
     )
