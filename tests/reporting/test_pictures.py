@@ -146,7 +146,9 @@ def test_a_line_looks_the_same_in_every_picture_of_a_table():
     for figure in (pictures.latency(both), pictures.throughput(both)):
         assert figure is not None
         (legend,) = figure.legends
-        colours.append({t.get_text(): h.get_color() for t, h in zip(legend.get_texts(), legend.legend_handles)})
+        colours.append(
+            {t.get_text(): h.get_color() for t, h in zip(legend.get_texts(), legend.legend_handles, strict=True)}
+        )
     assert [colours[0][f"{n} kv"] for n in "abc"] == [colours[1][f"{n} kv"] for n in "abc"]
 
 
@@ -159,7 +161,9 @@ def test_names_that_matplotlib_would_read_otherwise():
 def test_lengths_stand_by_their_logarithm_with_zero_a_step_before():
     figure = pictures.latency(table(grid(mem_lens=(0, 64, 128, 512))))
     assert figure is not None
-    places = {t.get_text(): x for t, x in zip(figure.axes[0].get_xticklabels(), figure.axes[0].get_xticks())}
+    places = {
+        t.get_text(): x for t, x in zip(figure.axes[0].get_xticklabels(), figure.axes[0].get_xticks(), strict=True)
+    }
     assert places["512"] - places["128"] == 2 * (places["128"] - places["64"]) == 2
     assert places["0"] < places["64"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from txl_export.benchmarking.table import Row, Table
-from txl_export.reporting.pictures import quality_shown
+from txl_export.reporting.choice import quality_shown
 from txl_export.reporting.series import (
     Line,
     latency_point,
