@@ -11,6 +11,7 @@ import pytest
 
 from txl_export.benchmarking import Row, Table
 from txl_export.benchmarking.table import Limit, Quality, Ratio
+from txl_export.checkpoints import Checkpoint
 from txl_export.verification import Report, SegmentResult, verify
 from txl_export.verification.measures import Measures
 from txl_export.verification.trend import fit
@@ -99,10 +100,11 @@ class Real:
     """A small bundle and what verify says of it."""
 
     bundle: Path
+    checkpoint: Checkpoint
     report: Report
 
 
 @pytest.fixture(scope="session")
 def real(exported: Callable[..., Any]) -> Real:
-    path = exported("stepping", "kv", (1, 8)).path
-    return Real(path, verify(path, random=0, segments=14, segment_len=8))
+    found = exported("stepping", "kv", (1, 8))
+    return Real(found.path, found.checkpoint, verify(found.path, found.checkpoint, random=0, segments=14))

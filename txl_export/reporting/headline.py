@@ -90,7 +90,7 @@ def _step(found: Tradeoff, text: str, on: str, a: Length, b: Length) -> str:
     worth = f"saves {amount}" if change > least else f"loses {amount}" if change < -least else "leaves quality as it is"
     first = f"Going from M = {a.mem_len} to {b.mem_len} {worth}{on}"
     cost = _cost(a.row, b.row)
-    return f"{first}, {cost}." if cost else f"{first}."
+    return f"{first}; it {cost}." if cost else f"{first}."
 
 
 def _cost(a: Row | None, b: Row | None) -> str:

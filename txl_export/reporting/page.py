@@ -88,7 +88,7 @@ def _context(contents: Contents, parts: dict[str, list[Part]]) -> dict[str, Any]
         "graphs": facts.graphs_grid(inspected),
         "files": facts.files_grid(bundle),
         "costs": facts.costs_grid(inspected),
-        "read_as": [clean(_sentence(read_as(q))) for q in _texts(found)] if found else [],
+        "read_as": [clean(f"Text: {read_as(q)}.") for q in _texts(found)] if found else [],
         "bench_notes": [clean(_sentence(note)) for note in notes(table)] if table else [],
         "abilities": clean(_sentence(abilities(table) or "")) if table and abilities(table) else "",
         "machine": facts.machine_facts(table.machine, table.threads) if table else {},

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from txl_export.benchmarking.notes import abilities, notes
 from txl_export.benchmarking.table import Table
 from txl_export.bundle import Bundle, Manifest
+from txl_export.checkpoints import Checkpoint
 from txl_export.errors import InputError, missing_extra
 from txl_export.files import write_atomic, write_json
 from txl_export.reporting.contents import Contents
@@ -54,7 +55,7 @@ def report(
     verification: Report | None = None,
     table: Table | None = None,
     measure: Collection[str] = MEASURES,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
     text: str | Path | None = None,
     mem_lens: Sequence[int] | None = None,
     quick: bool = False,
@@ -111,7 +112,8 @@ def report(
         made.append(page.with_name(page.stem + ".bench.json"))
         options = {"text": text, "threads": threads, "output": made[-1], "restart": restart}
         table = _bench(opened, lengths, quick, progress=progress, log=log, **options)
-    contents = Contents(opened, verification, table, lengths)
+    shown = {row.mem_len for row in table.rows} if table else set()
+    contents = Contents(opened, verification, table, tuple(sorted(shown)) or lengths)
     parts = contents.parts()
     html = render(contents, parts)
     drawn = [part for found in parts.values() for part in found if isinstance(part, Picture)]
@@ -179,7 +181,11 @@ def _require(good: bool, what: str) -> None:
 
 
 def _verify(
-    bundle: Bundle, checkpoint: str | Path | None, text: bytes | None, quick: bool, progress: Progress | None
+    bundle: Bundle,
+    checkpoint: str | Path | Checkpoint | None,
+    text: bytes | None,
+    quick: bool,
+    progress: Progress | None,
 ) -> Report:
     return verify(
         bundle,
