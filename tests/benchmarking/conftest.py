@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.helpers import random_checkpoint, tiny_config
-from txl_export.benchmarking import process
+from txl_export.benchmarking import limits, process
 from txl_export.bundle import INITIAL, MANIFEST, WEIGHTS, GraphSpec, Manifest, file_entry
 from txl_export.checkpoints import native
 from txl_export.files import write_json
@@ -36,6 +36,14 @@ for line in iter(sys.stdin.readline, ""):
         ms = 8.0 * rounds if cell["backend"] == "eager" else 2.0
         answer = {{"samples_ms": [ms, ms, ms + 1]}}
     print(json.dumps(answer), flush=True)
+"""
+
+# Answers like `rates`: 1 GB/s from arrays up to 1 MB, 3 GB/s from 100 MB on, 4 GFLOP/s.
+RATES = """
+import json, os
+read = [{"bytes": 10**6, "bytes_per_second": 1e9}, {"bytes": 10**8, "bytes_per_second": 3e9}]
+matmul = [{"size": 512, "flops_per_second": 3e9}, {"size": 1024, "flops_per_second": 4e9}]
+print(json.dumps({"threads": int(os.environ["OMP_NUM_THREADS"]), "read": read, "matmul": matmul}))
 """
 
 
@@ -69,7 +77,15 @@ def hollow_bundle(tmp_path: Path, checkpoint: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def stub_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def planted_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Says what the machine can do instead of measuring it."""
+    script = tmp_path / "rates.py"
+    script.write_text(RATES)
+    monkeypatch.setattr(limits, "COMMAND", (sys.executable, str(script)))
+
+
+@pytest.fixture
+def stub_workers(tmp_path: Path, planted_rates: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Replaces workers by a script with planted samples; takes a statement to run at every round."""
 
     def plant(extra: str = "pass") -> None:
