@@ -179,6 +179,7 @@ QUALITIES = {
     "one text": read({0: 1.8, 64: 1.44, 128: 1.39, 256: 1.35, 512: 1.33, 1024: 1.34}),
     "rising and falling": read({0: 1.0, 1: 2.0, 2: 1.0, 4: 2.0, 8: 1.0}),
     "two texts": [*read({0: 1.8, 64: 1.4}), *read({0: 2.8, 64: 2.4}, "another text with a long name")],
+    "untrained": read({0: 60.0, 64: 1.0, 128: 2000.0, 256: 0.9}, size=999),
     "words": read({64: 1.1, 512: 1.0}, tokens=1000, size=5000),
 }
 

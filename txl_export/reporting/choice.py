@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from txl_export.benchmarking.table import Quality, Row, Table
 
 
@@ -21,11 +23,12 @@ def throughput_rows(table: Table, mem_len: int | None = None) -> list[Row]:
 
 
 def quality_shown(table: Table) -> list[Quality]:
-    """The figures that `quality` shows: of texts that were read at more than one M."""
+    """The figures that `quality` shows: of texts that were read at more than one M, with a perplexity to show."""
+    readable = [q for q in table.quality if math.isfinite(q.perplexity)]
     lengths: dict[tuple[str, str, int], set[int]] = {}
-    for q in table.quality:
+    for q in readable:
         lengths.setdefault((q.target, q.text, q.segment_len), set()).add(q.mem_len)
-    return [q for q in table.quality if len(lengths[q.target, q.text, q.segment_len]) > 1]
+    return [q for q in readable if len(lengths[q.target, q.text, q.segment_len]) > 1]
 
 
 def fastest_rows(table: Table, target: str | None = None) -> list[Row]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from txl_export.benchmarking.table import Row, Table
-from txl_export.reporting.axes import label_lengths, scale_values, spread_lengths
+from txl_export.reporting.axes import label_lengths, scale_near, scale_values, spread_lengths
 from txl_export.reporting.choice import fastest_rows, latency_rows, quality_shown, throughput_rows
 from txl_export.reporting.series import (
     Labels,
@@ -246,16 +246,12 @@ def _quality_panel(
     ax: Axes, lines: Sequence[Line], unit: Unit, places: dict[int, float], style: dict[str, Look] | None = None
 ) -> list[Any]:
     """Lines of quality; a single one carries its numbers. The axis need not start at zero."""
-    from matplotlib.ticker import MaxNLocator
-
     style = style or looks([line.label for line in lines])
     handles = []
     for line in lines:
         handles += ax.plot([places[x] for x in line.xs], line.ys, **style[line.label].options(), zorder=3)
-    ax.margins(y=0.2)
-    ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    ax.ticklabel_format(axis="y", useOffset=False, style="plain")
-    name_values(ax, unit.name)
+    powers = scale_near(ax, [y for line in lines for y in line.ys])
+    name_values(ax, unit.name + (" (log scale)" if powers else ""))
     if len(lines) == 1 and len(lines[0].points) <= _MOST_NUMBERS:
         _write_values(ax, lines[0], unit, places)
     return handles
