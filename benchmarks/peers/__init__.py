@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from benchmarks.peers.base import PeerModule
@@ -76,7 +77,7 @@ def peer_module(name: str) -> PeerModule:
     return module
 
 
-def require(names: list[str]) -> None:
+def require(names: Iterable[str]) -> None:
     """Raise EnvironmentMismatch for the first package that one of these peers lacks."""
     for name in names:
         for package, extra in PEERS[name].needs:
