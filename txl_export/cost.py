@@ -1,26 +1,30 @@
-"""What one token costs: multiplications and bytes, by arithmetic rather than by a clock.
+"""What a call costs at least: multiplications and bytes, by arithmetic rather than by a clock.
 
-Counted is one token of one stream (B = 1, L = 1) with a full memory of M tokens, in an exported float32
-graph with head `log_probs`. With K = M + 1 keys and h = n_head * d_head, the matrix products of a layer are
+A call reads L tokens of each of B streams whose memories hold M tokens, in float32. Query i of a stream sees
+K_i = M + i + 1 keys (i from 0), or the window's where that is shorter. With h = n_head * d_head, the matrix
+products of a layer are, for each stream,
 
-    projections   query, key, value of the new token and the output: 4 d_model h. Layout `hidden` projects
-                  keys and values of all K rows again: 2 d_model h + 2 K d_model h
-    content       terms (a) + (c) of the score: K h
-    positions     terms (b) + (d): one row of the table R W_kR per distance. K h, or (clamp_len + 1) h where
-                  clamp_len <= M, since all farther keys share a row
-    values        the weighted sum of values: K h
-    feed forward  2 d_model d_inner
+    projections   query, key, value and output of the new tokens: L times 4 d_model h
+    content       terms (a) + (c) of the score: h times the sum of all K_i
+    positions     terms (b) + (d): one row of the table R W_kR per distance. h times the sum of all K_i, each
+                  no more than clamp_len + 1, since all farther keys share a row
+    values        the weighted sum of values: h times the sum of all K_i
+    feed forward  L times 2 d_model d_inner
 
-and outside the layers the embedding's projections, and the softmax layer with all of its clusters (the whole
-distribution is asked for). A multiplication with its addition counts as 2 FLOPs; LayerNorms, softmaxes, biases
-and residuals are left out, being smaller by a factor of d_model.
+and outside the layers the embedding's projections, and as much of the softmax layer as the head needs: all
+clusters for a distribution, the shortlist for `target` and `top_k` (which of the tails they need depends on the
+tokens), nothing for `features`. At "@last" the softmax, and in the last layer all but keys and values, are
+needed for one token of each stream. A multiplication with its addition counts as 2 FLOPs; LayerNorms,
+softmaxes, biases and residuals are left out, being smaller by a factor of d_model.
 
-Bytes are what must be read at least: every weight once, the constant position tables (in place of W_kR), the
-memory once. Of embedding tables that the softmax does not share only a row each is read.
+Bytes are what must be read at least: every weight once, however many streams share it; the constant position
+tables (in place of W_kR) once; each stream's keys and values once. Of embedding tables that the softmax does
+not read, only the tokens' rows.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -31,19 +35,17 @@ from txl_export.weights import count_parameters, table_sizes, weight_shapes
 FLOAT = 4  # bytes of a float32
 LAYER_BYTES = 15_000  # of an ONNX file beside its weights, per layer: nodes and names
 
-# Whether a layout projects the remembered rows to keys and values again at each token.
-_PROJECTS_MEMORY = {"hidden": True, "kv": False}
-COSTED_LAYOUTS = tuple(_PROJECTS_MEMORY)
+COSTED_LAYOUTS = ("hidden", "kv")
 
 
 @dataclass(frozen=True)
-class TokenCost:
-    """What one token costs.
+class CallCost:
+    """What a call costs.
 
     Attributes:
-        flops: of the matrix products, by part of the model.
+        flops: of the matrix products, by part of the model, of all streams.
         weight_bytes: weights and position tables, each read once.
-        memory_bytes: the memory of one stream, read once.
+        memory_bytes: the memory of all streams, read once.
     """
 
     flops: dict[str, int]
@@ -61,28 +63,74 @@ class TokenCost:
         return self.weight_bytes + self.memory_bytes
 
 
-def token_cost(config: ModelConfig, mem_len: int, layout: str) -> TokenCost:
-    """What one token costs with a full memory.
+def call_cost(
+    config: ModelConfig,
+    mem_len: int,
+    segment_len: int = 1,
+    batch_size: int = 1,
+    head: str = "log_probs",
+    window: int | None = None,
+) -> CallCost:
+    """What a call with full memories costs at least, where keys and values are remembered.
+
+    Args:
+        config: the architecture.
+        mem_len: M.
+        segment_len: tokens L per stream.
+        batch_size: streams B.
+        head: what the call returns, as in `txl_export.heads`.
+        window: keys that a query sees at most, as `Dialect.window` gives it; None for all.
+    """
+    c, heads = config, config.n_head * config.d_head
+    kind, _, last = head.partition("@")
+    keys = [min(mem_len + i + 1, window or mem_len + i + 1) for i in range(segment_len)]
+    asked = keys[-1:] if last else keys  # queries that the last layer answers, by the keys that each sees
+
+    def over_layers(of_all: int, of_asked: int) -> int:
+        return batch_size * ((c.n_layer - 1) * of_all + of_asked)
+
+    def distances(queries: list[int]) -> int:
+        return sum(min(k, c.clamp_len + 1) if c.clamp_len > 0 else k for k in queries)
+
+    content = over_layers(sum(keys), sum(asked)) * heads
+    new = batch_size * c.n_layer * segment_len  # tokens whose keys and values are projected, by layer
+    answered = over_layers(len(keys), len(asked))
+    macs = {
+        "embedding": batch_size * segment_len * _embedding_macs(c),
+        "projections": 2 * c.d_model * heads * (new + answered),
+        "content": content,
+        "positions": over_layers(distances(keys), distances(asked)) * heads,
+        "values": content,
+        "feed_forward": 2 * c.d_model * c.d_inner * answered,
+        "softmax": batch_size * len(asked) * _softmax_macs(c, kind),
+    }
+    flops = {part: 2 * n for part, n in macs.items()}
+    weights = _weights_read(c, kind, batch_size * segment_len)
+    tables = c.n_layer * heads * position_rows(c, mem_len, segment_len)
+    return CallCost(flops, FLOAT * (weights + tables), batch_size * memory_bytes("kv", c, mem_len))
+
+
+def token_cost(config: ModelConfig, mem_len: int, layout: str) -> CallCost:
+    """What one token of one stream costs in a graph of a layout, with a full memory and head `log_probs`.
+
+    That is the call with L = B = 1; layout `hidden` remembers hidden states instead, and projects all M of
+    them to keys and values again.
 
     Args:
         config: the architecture.
         mem_len: M.
         layout: one of `COSTED_LAYOUTS`.
     """
-    c, K = config, mem_len + 1  # noqa: N806 - as in the module's text
-    heads = c.n_head * c.d_head
-    projected = K if _PROJECTS_MEMORY[layout] else 1
-    macs = {
-        "embedding": sum(c.d_model * width for _, width in table_sizes(c)) if c.has_projs else 0,
-        "projections": c.n_layer * 2 * c.d_model * heads * (1 + projected),
-        "content": c.n_layer * K * heads,
-        "positions": c.n_layer * position_rows(c, mem_len) * heads,
-        "values": c.n_layer * K * heads,
-        "feed_forward": c.n_layer * 2 * c.d_model * c.d_inner,
-        "softmax": _softmax_macs(c),
-    }
-    flops = {part: 2 * n for part, n in macs.items()}
-    return TokenCost(flops, FLOAT * _weights_read(c, mem_len), memory_bytes(layout, c, mem_len))
+    cost = call_cost(config, mem_len)
+    again = {"hidden": mem_len, "kv": 0}[layout]
+    projections = (
+        cost.flops["projections"] + 4 * config.n_layer * config.d_model * config.n_head * config.d_head * again
+    )
+    return dataclasses.replace(
+        cost,
+        flops={**cost.flops, "projections": projections},
+        memory_bytes=memory_bytes(layout, config, mem_len),
+    )
 
 
 def position_rows(config: ModelConfig, mem_len: int, longest: int = 1) -> int:
@@ -104,21 +152,49 @@ def export_bytes(config: ModelConfig, mem_len: int, longest: int, graphs: int) -
     return FLOAT * (count_parameters(config) + tables) + LAYER_BYTES * config.n_layer * graphs
 
 
-def _softmax_macs(config: ModelConfig) -> int:
-    ends = config.cluster_ends
-    macs = config.n_tails * config.cluster_width(0)  # the shortlist's entries for the tails
-    for i in range(len(ends) - 1):
+def _embedding_macs(config: ModelConfig) -> int:
+    return sum(config.d_model * width for _, width in table_sizes(config)) if config.has_projs else 0
+
+
+def _clusters_needed(config: ModelConfig, kind: str) -> int:
+    """Clusters of the softmax, the shortlist first, that a head cannot do without."""
+    return {"features": 0, "target": 1, "top_k": 1}.get(kind, config.n_tails + 1)
+
+
+def _softmax_macs(config: ModelConfig, kind: str) -> int:
+    ends, needed = config.cluster_ends, _clusters_needed(config, kind)
+    macs = config.n_tails * config.cluster_width(0) if needed else 0  # the shortlist's entries for the tails
+    for i in range(needed):
         width = config.cluster_width(i)
         macs += (ends[i + 1] - ends[i]) * width + (config.d_model * width if config.has_projs else 0)
     return macs
 
 
-def _weights_read(config: ModelConfig, mem_len: int) -> int:
-    heads = config.n_head * config.d_head
-    total = config.n_layer * heads * position_rows(config, mem_len)
-    for name, shape in weight_shapes(config).items():
-        if name.endswith(".W_kR"):
-            continue
-        row_only = name.startswith("embedding.tables.") and not config.tie_weight
-        total += shape[1] if row_only else math.prod(shape)
-    return total
+def _weights_read(config: ModelConfig, kind: str, tokens: int) -> int:
+    """Numbers, without position tables and what they replace."""
+    shapes, sizes = weight_shapes(config), table_sizes(config)
+    softmax = _softmax_names(config, kind)
+    rows = 0 if any(n.startswith("embedding.tables.") for n in softmax) else min(tokens, config.vocab_size)
+    total = rows * min(width for _, width in sizes)
+    for name, shape in shapes.items():
+        outside = name.startswith(("embedding.tables.", "softmax.")) or name.endswith(".W_kR")
+        total += 0 if outside else math.prod(shape)
+    return total + sum(softmax.values())
+
+
+def _softmax_names(config: ModelConfig, kind: str) -> dict[str, int]:
+    """Tensors that a head's clusters read, and how many numbers of each."""
+    needed, shapes = _clusters_needed(config, kind), weight_shapes(config)
+    ends, found = config.cluster_ends, dict[str, int]()
+    if not needed:
+        return found
+    tables = "embedding.tables" if config.tie_weight else "softmax.weights"
+    for i in range(needed):
+        rows = ends[i + 1] - ends[i]
+        table = i if config.div_val > 1 else 0
+        for name in (f"{tables}.{table}", f"softmax.biases.{table}"):
+            found[name] = found.get(name, 0) + rows * math.prod(shapes[name][1:])
+        name = f"softmax.projs.{i}"
+        found |= {name: math.prod(shapes[name])} if name in shapes else {}
+    clusters = ("softmax.cluster_weight", "softmax.cluster_bias")
+    return found | {name: math.prod(shapes[name]) for name in clusters if name in shapes}

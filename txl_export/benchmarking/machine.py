@@ -26,6 +26,11 @@ def describe() -> dict[str, Any]:
     }
 
 
+def load_average() -> float:
+    """Processes that ran or waited for a core during the last minute; 0 where the system does not tell."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
 def versions() -> dict[str, str]:
     """Versions of Python, of this package and of what may run a model; absent packages are left out."""
     found = {"python": platform.python_version(), "txl-export": __version__}

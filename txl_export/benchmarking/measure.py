@@ -1,29 +1,26 @@
-"""`bench`: what is asked for is planned, exported where it is missing, and compared."""
+"""`bench`: what is asked for is checked and planned, then run, and ends in a table."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import txl_export
-from txl_export.benchmarking import machine, process
-from txl_export.benchmarking.plan import Block, Request, plan
-from txl_export.benchmarking.process import Candidate, Comparison, Source
+from txl_export.benchmarking import machine
+from txl_export.benchmarking.blocks import Blocks
+from txl_export.benchmarking.plan import Request, plan
 from txl_export.benchmarking.progress import Progress, Work
-from txl_export.benchmarking.run import run_comparisons
+from txl_export.benchmarking.quality import TEXT_BYTES, Text
 from txl_export.benchmarking.store import Store
-from txl_export.benchmarking.table import EAGER, Cell, Table
+from txl_export.benchmarking.table import Table
 from txl_export.benchmarking.target import Target
+from txl_export.benchmarking.workspace import workspace
 from txl_export.bundle import Bundle
 from txl_export.errors import InputError
 
-Say = Callable[[str], None]
-
 
 def bench(
-    targets: Sequence[str | Path | Bundle],
+    targets: str | Path | Bundle | Sequence[str | Path | Bundle],
     mem_lens: Sequence[int] | None = None,
     segment_lens: Sequence[int] = (1, 64),
     batch_sizes: Sequence[int] = (1,),
@@ -31,16 +28,21 @@ def bench(
     layouts: Sequence[str] | None = None,
     rounds: int = 5,
     threads: int | None = None,
+    text: str | Path | None = None,
+    text_bytes: int = TEXT_BYTES,
+    output: str | Path | None = None,
+    restart: bool = False,
     progress: Progress | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> Table:
-    """Time calls over memory lengths, against eager.
+    """Time calls over memory lengths, against eager and against what the machine can do.
 
     Every cell (target, backend, layout, M, L, B) runs in its own process with its memory full. The cells of
     one (target, M, L, B) are alive together and take turns, one at a time, so that all see the same machine.
     Where a target is no bundle of that M and layout, its checkpoint is exported into a temporary folder.
 
     Args:
-        targets: bundles and checkpoints.
+        targets: bundles and checkpoints, one or several.
         mem_lens: memory lengths M in tokens; None for each target's own.
         segment_lens: tokens L per call.
         batch_sizes: streams B.
@@ -48,78 +50,62 @@ def bench(
         layouts: "hidden", "kv"; None for each bundle's own, "kv" for checkpoints.
         rounds: turns of every cell.
         threads: CPU threads of every cell; None for all cores.
+        text: a file that every M is scored on, as one stream from an empty memory, in the target's own segments.
+        text_bytes: how much of it is read at most.
+        output: a JSON file that holds what is done after every step. What it holds at the start is kept.
+        restart: write over that file instead.
         progress: called with (what is being done, seconds spent, seconds in all as far as can be told).
+        log: called with a line for everything that is done, and for what was there before.
 
     Raises:
-        InputError, ConfigError: a length, number, backend or layout that cannot be had.
+        InputError, ConfigError: a length, number, backend, layout or text that cannot be had, or an output that
+            was measured under other conditions.
         BundleError, CheckpointError: a target, or a bundle's checkpoint where it is needed, cannot be read.
         EnvironmentMismatch: a missing package, not enough disk space, or a worker that died.
     """
     given = [targets] if isinstance(targets, str | Path | Bundle) else targets
     if not given:
         raise InputError("targets is empty: give at least one bundle or checkpoint")
-    request = Request.checked(mem_lens, segment_lens, batch_sizes, backends, layouts, rounds, threads)
-    blocks = plan([Target.open(t) for t in given], request)
-    store = Store(Table((), machine.describe(), request.threads, request.rounds))
-    work = Work(progress)
-    with tempfile.TemporaryDirectory(prefix="txl-bench-") as folder:
-        exports = Exports(blocks, Path(folder))
-        run_comparisons(exports.comparisons, store, request.rounds, prepare=exports.prepare, work=work)
-    work.say("done")
+    scored = None if text is None else Text.read(text, text_bytes)
+    request = Request.checked(mem_lens, segment_lens, batch_sizes, backends, layouts, rounds, threads, scored)
+    opened = [Target.open(t) for t in given]
+    blocks = plan(opened, request)
+    store = Store(_conditions(opened, request, text_bytes), None if output is None else Path(output), restart)
+    with workspace() as folder:
+        Blocks(blocks, request, store, folder, Work(progress), log or (lambda _: None)).run()
     return store.table
 
 
-class Exports:
-    """The bundles that blocks need beside what their targets are, made when their first comparison comes."""
-
-    def __init__(self, blocks: Sequence[Block], folder: Path) -> None:
-        """Nothing is exported yet; `folder` takes what will be."""
-        self._folder = folder
-        self._block_of = {c: block for block in blocks for c in self._compared(block)}
-        self.comparisons = tuple(self._block_of)
-
-    def _compared(self, block: Block) -> Iterator[Comparison]:
-        for cells in block.comparisons:
-            yield Comparison(tuple(self._candidate(block, cell) for cell in cells), EAGER)
-
-    def _candidate(self, block: Block, cell: Cell) -> Candidate:
-        source = self._source(block, cell)
-        message = {
-            "source": str(source.path.absolute()),
-            "origin": source.origin,
-            "overrides": source.overrides,
-            **{n: getattr(cell, n) for n in ("backend", "mem_len", "segment_len", "batch_size", "threads", "head")},
-        }
-        return Candidate(cell, process.COMMAND, message)
-
-    def _source(self, block: Block, cell: Cell) -> Source:
-        if cell.backend == EAGER:
-            return block.target.source
-        if block.target.holds(cell.layout, block.mem_len):
-            return Source(block.target.path)
-        return Source(self._place(block, cell.layout))
-
-    def _place(self, block: Block, layout: str) -> Path:
-        return self._folder / f"{block.number}-{layout}"
-
-    def prepare(self, comparison: Comparison, say: Say) -> None:
-        """Export what a comparison's block needs and has not got yet."""
-        block = self._block_of[comparison]
-        missing = [layout for layout in block.exports if not self._place(block, layout).exists()]
-        checkpoint = block.target.checkpoint() if missing else None
-        for layout in missing:
-            assert checkpoint is not None
-            txl_export.export(
-                checkpoint,
-                self._place(block, layout),
-                mem_len=block.mem_len,
-                segment_lens=block.graphs,
-                layout=layout,
-                head=block.target.head,
-                cover=False,  # no cell feeds another length
-                progress=partial(_say_export, say, f"exporting M = {block.mem_len}, {layout}"),
-            )
+def _conditions(targets: Sequence[Target], request: Request, text_bytes: int) -> Table:
+    """A table without rows."""
+    content = {t.name: t.digest for t in targets}
+    if request.text:
+        content[f"text {request.text.name}"] = request.text.digest
+    return Table(
+        rows=(),
+        machine={**machine.describe(), "load_average": machine.load_average()},
+        threads=request.threads,
+        rounds=request.rounds,
+        targets=content,
+        command=_command(targets, request, text_bytes),
+    )
 
 
-def _say_export(say: Say, what: str, step: str, _done: int, _total: int) -> None:
-    say(f"{what}: {step}")
+def _command(targets: Sequence[Target], request: Request, text_bytes: int) -> str:
+    """The command line that asks for the same."""
+    options: dict[str, object] = {
+        "mem-lens": request.mem_lens,
+        "segment-lens": request.segment_lens,
+        "batch-sizes": request.batch_sizes,
+        "backends": request.backends,
+        "layouts": request.layouts,
+        "rounds": request.rounds,
+        "threads": request.threads,
+        "text": request.text.name if request.text else None,
+        "text-bytes": text_bytes if request.text and text_bytes != TEXT_BYTES else None,
+    }
+    words = ["txl-export", "bench", *(t.name for t in targets)]
+    for name, value in options.items():
+        if value is not None:
+            words += [f"--{name}", ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    return shlex.join(words)

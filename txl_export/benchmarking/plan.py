@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 from txl_export.backends import BACKENDS
 from txl_export.benchmarking.machine import physical_cores
+from txl_export.benchmarking.quality import Text
+from txl_export.benchmarking.store import QualityKey
 from txl_export.benchmarking.table import EAGER, Cell
-from txl_export.benchmarking.target import Target
+from txl_export.benchmarking.target import HEAD, Target
 from txl_export.errors import InputError, missing_extra
 from txl_export.layouts import state_specs
+from txl_export.runtime.scoring import SCORING_HEADS
 
 # What a backend needs: the package, and the extra that brings it.
 _NEEDS = {EAGER: ("torch", "export"), "onnxruntime": ("onnxruntime", "cpu")}
@@ -29,6 +32,7 @@ class Request:
         layouts: None for each target's own.
         rounds: turns of every cell.
         threads: CPU threads of every cell.
+        text: what each M is scored on; None for nothing.
     """
 
     mem_lens: tuple[int, ...] | None
@@ -38,6 +42,7 @@ class Request:
     layouts: tuple[str, ...] | None
     rounds: int
     threads: int
+    text: Text | None = None
 
     @classmethod
     def checked(
@@ -49,6 +54,7 @@ class Request:
         layouts: Sequence[str] | None,
         rounds: int,
         threads: int | None,
+        text: Text | None = None,
     ) -> Request:
         """Check the arguments of `bench`; raises InputError or EnvironmentMismatch."""
         request = cls(
@@ -59,6 +65,7 @@ class Request:
             None if layouts is None else tuple(dict.fromkeys(layouts)),
             _numbers("rounds", [rounds], 1)[0],
             _numbers("threads", [physical_cores() if threads is None else threads], 1)[0],
+            text,
         )
         for name, values in (("backends", request.backends), ("layouts", request.layouts)):
             if values == ():
@@ -82,7 +89,7 @@ def _numbers(name: str, values: Sequence[int], least: int) -> tuple[int, ...]:
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Block:
     """Everything at one M of a target, which shares exports.
 
@@ -92,7 +99,9 @@ class Block:
         mem_len: M.
         exports: layouts to export the checkpoint in.
         graphs: segment lengths to export.
+        heads: heads to export.
         comparisons: cells that take turns.
+        scored_on: backend and layout that score the text; None without a text.
     """
 
     number: int
@@ -100,7 +109,18 @@ class Block:
     mem_len: int
     exports: tuple[str, ...]
     graphs: tuple[str, ...]
+    heads: tuple[str, ...]
     comparisons: tuple[tuple[Cell, ...], ...]
+    scored_on: tuple[str, str] | None
+
+    @property
+    def window(self) -> int | None:
+        """Keys that a query sees at most; None for all."""
+        return self.target.dialect.window(self.target.config, self.mem_len)
+
+    def quality_key(self, text: Text) -> QualityKey:
+        """What tells the figure of quality from others."""
+        return self.target.name, self.mem_len, self.target.segment_len, text.name
 
 
 def plan(targets: Sequence[Target], request: Request) -> list[Block]:
@@ -125,18 +145,33 @@ def _block(number: int, target: Target, mem_len: int, request: Request) -> Block
     # Eager keeps hidden states, whatever layout a bundle has: one cell stands for all layouts.
     cells = [(b, "hidden") for b in request.backends if b == EAGER] + on_graphs
     cells.sort(key=lambda cell: request.backends.index(cell[0]))
+    # A text is read in the target's own segments, by a head that scores tokens.
+    lengths = [*request.segment_lens, *[target.segment_len] * bool(request.text)]
+    heads = [target.head, *[HEAD] * bool(request.text and target.head not in SCORING_HEADS)]
     return Block(
         number,
         target,
         mem_len,
         tuple(dict.fromkeys(exports)),
-        tuple(target.graphs_for(request.segment_lens)),
+        tuple(target.graphs_for(lengths)),
+        tuple(dict.fromkeys(heads)),
         tuple(
             tuple(Cell(target.name, b, lay, mem_len, L, B, request.threads, target.head) for b, lay in cells)
             for L in request.segment_lens
             for B in request.batch_sizes
         ),
+        _scored_on(layouts, request),
     )
+
+
+def _scored_on(layouts: Sequence[str], request: Request) -> tuple[str, str] | None:
+    """The fastest that is compared anyway."""
+    if request.text is None:
+        return None
+    graphs = [b for b in request.backends if b != EAGER]
+    if not graphs:
+        return EAGER, "hidden"
+    return graphs[0], "kv" if "kv" in layouts else layouts[0]
 
 
 def _check(target: Target, blocks: Sequence[Block], request: Request) -> None:
@@ -146,6 +181,8 @@ def _check(target: Target, blocks: Sequence[Block], request: Request) -> None:
     for layout in request.layouts or ():
         state_specs(layout, target.config, 1)
     exports = any(b.exports for b in blocks)
+    if request.text:
+        _check_text(target, blocks, request.text)
     if any(b != EAGER for b in request.backends):
         for length in request.segment_lens:
             target.check_segment(length)
@@ -157,6 +194,19 @@ def _check(target: Target, blocks: Sequence[Block], request: Request) -> None:
         raise missing_extra("torch", "export", f"{target.name} at other memory lengths or layouts")
     if target.bundle and (exports or EAGER in request.backends):
         target.checkpoint()
+
+
+def _check_text(target: Target, blocks: Sequence[Block], text: Text) -> None:
+    if target.vocab is None:
+        raise InputError(f"{target.name} comes without a vocabulary, which reading {text.name} needs: leave out --text")
+    text.tokens(target.vocab, target.segment_len)
+    for block in blocks:
+        own = block.scored_on and block.scored_on[0] != EAGER and target.holds(block.scored_on[1], block.mem_len)
+        if own and target.bundle and not set(SCORING_HEADS) & set(target.bundle.manifest.heads):
+            raise InputError(
+                f"{target.name} has heads {', '.join(target.bundle.manifest.heads)}, --text needs target or log_probs: "
+                "export again with --head log_probs, or bench the checkpoint"
+            )
 
 
 def _most_streams(target: Target, exports: bool) -> int | None:

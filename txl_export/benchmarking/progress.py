@@ -23,6 +23,7 @@ class Work:
         self._left: dict[str, float] = defaultdict(float)
         self._expected: dict[str, float] = defaultdict(float)
         self._spent: dict[str, float] = defaultdict(float)
+        self._began: float | None = None  # of the part that is being done
 
     def plan(self, kind: str, seconds: float) -> None:
         """Something of a kind is to be done."""
@@ -32,21 +33,24 @@ class Work:
     def doing(self, what: str, kind: str, seconds: float) -> Iterator[None]:
         """Do what was planned with that many seconds."""
         self.say(what)
-        started = time.monotonic()
+        self._began = time.monotonic()
         yield
-        self._spent[kind] += time.monotonic() - started
+        self._spent[kind] += time.monotonic() - self._began
+        self._began = None
         self._expected[kind] += seconds
         self._left[kind] = max(0.0, self._left[kind] - seconds)
 
     def say(self, what: str) -> None:
         """Tell what is being done."""
-        if self._report:
-            spent = sum(self._spent.values())
-            self._report(what, spent, spent + self.remaining)
+        if not self._report:
+            return
+        spent = sum(self._spent.values())
+        now = spent + (time.monotonic() - self._began if self._began else 0.0)
+        self._report(what, now, max(now, spent + self.remaining))
 
     @property
     def remaining(self) -> float:
-        """Seconds that are still to come."""
+        """Seconds that are still to come, the part that is being done included."""
         return sum(left * self._factor(kind) for kind, left in self._left.items())
 
     def _factor(self, kind: str) -> float:

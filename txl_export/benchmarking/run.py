@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
+from txl_export.benchmarking import limits
 from txl_export.benchmarking.process import Candidate, Comparison, Worker
 from txl_export.benchmarking.progress import Progress, Work
 from txl_export.benchmarking.store import Store
-from txl_export.benchmarking.table import Cell, Facts, Row, make_rows
+from txl_export.benchmarking.table import Cell, Facts, Limit, Row, make_rows
+from txl_export.benchmarking.workspace import workspace
 
+Say = Callable[[str], None]
 # Makes what a comparison's candidates load; told how to say what it is doing.
-Prepare = Callable[[Comparison, Callable[[str], None]], None]
+Prepare = Callable[[Comparison, Say], None]
 
 # Of one worker's turn: long enough for a stable median, short enough that all see the same machine.
 ROUND_SECONDS, LEAST_CALLS, MOST_CALLS = 0.4, 5, 200
@@ -28,8 +29,7 @@ def run_comparisons(
     rounds: int,
     progress: Progress | None = None,
     prepare: Prepare | None = None,
-    log: Callable[[str], None] | None = None,
-    work: Work | None = None,
+    log: Say | None = None,
 ) -> None:
     """Time all comparisons that the store does not hold yet, and keep the rows of each as soon as it is done.
 
@@ -38,25 +38,86 @@ def run_comparisons(
         store: where rows are kept.
         rounds: turns of every cell.
         progress: called with (what is being done, seconds spent, seconds in all as far as can be told).
-        prepare: called before a comparison is started with it and a function that takes what is being done.
-        log: called with a line for every comparison that is done.
-        work: what else is being done in the same run; None for nothing.
+        prepare: called before a comparison is started, with it and a function that takes what is being done.
+        log: called with a line for every comparison that is done, and for what was there before.
 
     Raises:
         TxlError: whatever a worker's job or `prepare` raises, or a worker that died.
     """
-    work = Work(progress) if work is None else work
-    store.expect(cell for c in comparisons for cell in c.cells)
-    missing = [c for c in comparisons if not store.has(c.cells)]
-    for comparison in missing:
-        _plan(comparison, rounds, work)
-    for i, comparison in enumerate(missing):
+    work = Work(progress)
+    runner = Runner(comparisons, store, rounds, work, log)
+    for comparison in comparisons:
+        runner.run(comparison, prepare)
+    work.say("done")
+
+
+class Runner:
+    """Runs comparisons, those apart that the store holds already."""
+
+    def __init__(
+        self, comparisons: Sequence[Comparison], store: Store, rounds: int, work: Work, log: Say | None = None
+    ) -> None:
+        """Plan all of them; nothing is run yet. Arguments as of `run_comparisons`."""
+        self._store, self._rounds, self._work, self._log = store, rounds, work, log or (lambda _: None)
+        store.expect(cell for c in comparisons for cell in c.cells)
+        missing = [c for c in comparisons if not store.has(c.cells)]
+        self._all, self._done = len(comparisons), len(comparisons) - len(missing)
+        if self._done:
+            self._log(f"{self._done} of {self._all} comparisons are in {store.path} and are kept")
+        if any(candidate.cost for c in missing for candidate in c.candidates) and store.limits is None:
+            work.plan("limits", limits.SECONDS)
+        for comparison in missing:
+            for candidate in comparison.candidates:
+                work.plan(f"load {candidate.cell.backend}", _load_seconds(candidate))
+                work.plan(f"round {candidate.cell.backend}", rounds * _round_seconds(candidate))
+
+    def run(self, comparison: Comparison, prepare: Prepare | None = None) -> None:
+        """Run one of them and keep its rows, unless the store has them."""
+        if self._store.has(comparison.cells):
+            return
+        if any(c.cost for c in comparison.candidates):
+            self._measure_limits(comparison.cells[0].threads)
         if prepare:
-            prepare(comparison, work.say)
-        rows = _compare(comparison, rounds, work)
-        store.add(rows)
-        if log:
-            log(f"{len(comparisons) - len(missing) + i + 1} of {len(comparisons)}: {_summary(rows)}")
+            prepare(comparison, self._work.say)
+        rows = self._compare(comparison)
+        self._store.add(rows)
+        self._done += 1
+        self._log(f"{self._done} of {self._all}: {_summary(rows)}")
+
+    def _measure_limits(self, threads: int) -> None:
+        if self._store.limits is None:
+            with self._work.doing("measuring what the machine can do", "limits", limits.SECONDS):
+                self._store.note(limits=limits.measure(threads))
+
+    def _compare(self, comparison: Comparison) -> list[Row]:
+        """Load all cells, then let them take turns; the workers end with it, however it ends."""
+        with ExitStack() as stack:
+            folder = stack.enter_context(workspace())
+            workers, loaded = [], []
+            for i, c in enumerate(comparison.candidates):
+                with self._work.doing(f"loading {label(c.cell)}", f"load {c.cell.backend}", _load_seconds(c)):
+                    workers.append(stack.enter_context(Worker(c, folder / f"{i}.log")))
+                    loaded.append(workers[-1].load())
+            measured = self._take_turns(workers)
+            facts = {
+                w.cell: Facts(**told._asdict(), peak_rss=w.end(), limit=self._limit(w.candidate))
+                for w, told in zip(workers, loaded, strict=True)
+            }
+        return make_rows(measured, facts, comparison.base)
+
+    def _take_turns(self, workers: Sequence[Worker]) -> dict[Cell, list[list[float]]]:
+        measured: dict[Cell, list[list[float]]] = {worker.cell: [] for worker in workers}
+        for i in range(self._rounds):
+            # Every other round runs backwards, so that no cell always follows the same one.
+            for worker in workers if i % 2 == 0 else reversed(workers):
+                what, kind = f"round {i + 1} of {self._rounds}: {label(worker.cell)}", f"round {worker.cell.backend}"
+                with self._work.doing(what, kind, _round_seconds(worker.candidate)):
+                    measured[worker.cell].append(worker.time_round(ROUND_SECONDS, LEAST_CALLS, MOST_CALLS))
+        return measured
+
+    def _limit(self, candidate: Candidate) -> Limit | None:
+        found = self._store.limits
+        return found.of(candidate.cost) if found and candidate.cost else None
 
 
 def call_seconds(candidate: Candidate) -> float:
@@ -66,38 +127,12 @@ def call_seconds(candidate: Candidate) -> float:
     return max(candidate.cost.flops / _GUESSED_FLOPS, candidate.cost.bytes / _GUESSED_BYTES)
 
 
-def _plan(comparison: Comparison, rounds: int, work: Work) -> None:
-    for c in comparison.candidates:
-        work.plan(f"load {c.cell.backend}", _load_seconds(c))
-        work.plan(f"round {c.cell.backend}", rounds * _round_seconds(c))
-
-
 def _load_seconds(c: Candidate) -> float:
     return _LOAD_SECONDS + 4 * call_seconds(c)
 
 
 def _round_seconds(c: Candidate) -> float:
     return max(ROUND_SECONDS, (LEAST_CALLS + 2) * call_seconds(c))
-
-
-def _compare(comparison: Comparison, rounds: int, work: Work) -> list[Row]:
-    """Load all cells, then let them take turns; the workers end with it, however it ends."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txl-bench-")))
-        workers, loaded = [], []
-        for i, c in enumerate(comparison.candidates):
-            with work.doing(f"loading {label(c.cell)}", f"load {c.cell.backend}", _load_seconds(c)):
-                workers.append(stack.enter_context(Worker(c, folder / f"{i}.log")))
-                loaded.append(workers[-1].load())
-        measured: dict[Cell, list[list[float]]] = {cell: [] for cell in comparison.cells}
-        for i in range(rounds):
-            # Every other round runs backwards, so that no cell always follows the same one.
-            for worker in workers if i % 2 == 0 else reversed(workers):
-                what, kind = f"round {i + 1} of {rounds}: {label(worker.cell)}", f"round {worker.cell.backend}"
-                with work.doing(what, kind, _round_seconds(worker.candidate)):
-                    measured[worker.cell].append(worker.time_round(ROUND_SECONDS, LEAST_CALLS, MOST_CALLS))
-        facts = {w.cell: Facts(**told._asdict(), peak_rss=w.end()) for w, told in zip(workers, loaded, strict=True)}
-    return make_rows(measured, facts, comparison.base)
 
 
 def label(cell: Cell) -> str:

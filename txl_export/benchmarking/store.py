@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from txl_export.benchmarking.limits import Limits
 from txl_export.benchmarking.table import Cell, Quality, Row, Table
 from txl_export.errors import InputError
 from txl_export.files import read_json, write_json
@@ -62,6 +63,17 @@ class Store:
     def note(self, **facts: Any) -> None:
         """Keep facts about the machine."""
         self._table = dataclasses.replace(self._table, machine={**self._table.machine, **facts})
+
+    @property
+    def load_average(self) -> float:
+        """Of the machine when it was measured, the highest."""
+        return float(self._table.machine.get("load_average", 0.0))
+
+    @property
+    def limits(self) -> Limits | None:
+        """What the machine can do at most; None until `note` was given it, as `limits`."""
+        found = self._table.machine.get("limits")
+        return None if found is None else Limits.from_dict(found)
 
     def save(self) -> None:
         """Write the file, atomically."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from txl_export.backends.base import identity
 from txl_export.benchmarking.process import Source
 from txl_export.bundle import CHECKPOINT, MANIFEST, Bundle
 from txl_export.checkpoints import Checkpoint, load_checkpoint
@@ -13,8 +17,9 @@ from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import BundleError, InputError
 from txl_export.runtime.planning import plan_segment
 from txl_export.segments import SegmentRange
+from txl_export.vocabulary import Vocabulary
 
-HEAD = "log_probs"
+HEAD, SEGMENT_LEN = "log_probs", 64  # of a checkpoint, as a default export has them
 # Values of a configuration that leave the time of a call alone, or that a cell sets itself.
 _FREE = ("mem_len", "dropout", "dropatt")
 
@@ -30,6 +35,8 @@ class Target:
         config: the architecture, with evaluation values.
         dialect: the origin's behaviours.
         head: what calls return, on every backend.
+        vocab: text to ids, where known.
+        digest: tells its content from another's under the same name.
     """
 
     name: str
@@ -38,16 +45,19 @@ class Target:
     config: ModelConfig
     dialect: Dialect
     head: str
+    vocab: Vocabulary | None
+    digest: str
 
     @classmethod
     def open(cls, given: str | Path | Bundle) -> Target:
         """Open a target; raises BundleError, CheckpointError or ConfigError."""
         path = given.path if isinstance(given, Bundle) else Path(given)
         if not (path / MANIFEST).is_file():
-            checkpoint = load_checkpoint(path)
-            return cls(str(path), path, None, checkpoint.config, checkpoint.dialect, HEAD)
+            c = load_checkpoint(path)
+            return cls(str(path), path, None, c.config, c.dialect, HEAD, c.vocab, _digest(c))
         m = (bundle := Bundle.open(path)).manifest
-        return cls(str(path), path, bundle, m.config, m.dialect, HEAD if HEAD in m.heads else m.heads[0])
+        head = HEAD if HEAD in m.heads else m.heads[0]
+        return cls(str(path), path, bundle, m.config, m.dialect, head, bundle.vocab, m.to_dict()["digest"])
 
     @property
     def mem_len(self) -> int:
@@ -58,6 +68,11 @@ class Target:
     def layout(self) -> str:
         """Its own layout, or what exports have by default."""
         return self.bundle.manifest.layout if self.bundle else "kv"
+
+    @property
+    def segment_len(self) -> int:
+        """Tokens per segment that it reads text in, unless told otherwise."""
+        return self.bundle.manifest.segment_len if self.bundle else SEGMENT_LEN
 
     @property
     def segments(self) -> tuple[SegmentRange, ...]:
@@ -124,3 +139,11 @@ class Target:
                 f"it is another model now, export again"
             )
         return found
+
+
+def _digest(checkpoint: Checkpoint) -> str:
+    """Of all that a checkpoint's answers depend on."""
+    weights = hashlib.sha256()
+    for name, w in checkpoint.weights.items():
+        weights.update(name.encode() + np.ascontiguousarray(w).tobytes())
+    return identity(checkpoint.config, checkpoint.dialect, weights.hexdigest())

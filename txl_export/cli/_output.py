@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -13,7 +14,7 @@ from txl_export.files import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn
 
 Report = Callable[[str, float, float], None]
 
@@ -92,15 +93,58 @@ def progress(unit: str = "") -> Iterator[Report]:
         yield lambda text, done, total: bar.update(task, description=text, completed=done, total=total)
 
 
+@contextlib.contextmanager
+def long_progress() -> Iterator[tuple[Report, Callable[[str], None]]]:
+    """Progress of what takes minutes: what is done stays as a line on stderr, also where that is no terminal.
+
+    Yields:
+        What to call with (what is being done, seconds spent, seconds in all), and with a line to leave behind.
+    """
+    if not is_terminal(sys.stderr):
+        yield (lambda *_: None), (lambda line: click.echo(line, err=True))
+        return
+    from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
+    from rich.text import Text
+
+    class Left(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            since = time.monotonic() - task.fields.get("at", 0.0)
+            return Text("" if not task.total else left_over(task.total - task.completed - since))
+
+    columns = (BarColumn(), Left(), TextColumn("{task.description}", markup=False))
+    with _shown(*columns) as bar:
+        task = bar.add_task("", total=None)
+
+        def report(text: str, done: float, total: float) -> None:
+            bar.update(task, description=text, completed=done, total=total, at=time.monotonic())
+
+        yield report, lambda line: bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def left_over(seconds: float) -> str:
+    """Remaining time in words: an estimate, so never to the second."""
+    minutes = seconds / 60
+    if minutes < 1:
+        return "less than a minute left"
+    if minutes < 90:
+        return f"about {minutes:.0f} min left"
+    return f"about {minutes / 60:.1f} h left"
+
+
 def _bar(unit: str) -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
     from rich.text import Text
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
             return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "")
 
-    console = Console(stderr=True, markup=False)
     columns = [TextColumn("{task.description}", markup=False), BarColumn(), *[Rate()] * bool(unit)]
-    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+    return _shown(*columns, TimeRemainingColumn())
+
+
+def _shown(*columns: ProgressColumn) -> Progress:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(*columns, console=Console(stderr=True, markup=False), transient=True)

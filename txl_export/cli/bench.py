@@ -1,20 +1,31 @@
-"""`txl-export bench`: latencies over memory lengths, backends and batch sizes."""
+"""`txl-export bench`: latencies over memory lengths, backends and batch sizes, and what each memory length is worth."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from txl_export.cli._options import INTS, NAMES, examples, json_option
-from txl_export.cli._output import console, print_json, progress
+from txl_export.cli._output import console, long_progress, print_json
+from txl_export.errors import EnvironmentMismatch, InputError, TxlError
+
+if TYPE_CHECKING:
+    from txl_export.benchmarking import Table
 
 EXAMPLES = examples(
     "bench models/stdlib-bytes --mem-lens 128,512,1600",
-    "bench engines/stdlib-bytes --backends onnxruntime --batch-sizes 1,8",
+    "bench models/stdlib-bytes --mem-lens 0,64,256,1024 --text README.md -o bench.json --markdown bench.md",
+    "bench engines/stdlib-bytes --backends onnxruntime --batch-sizes 1,8 --csv bench.csv",
     "bench models/stdlib-bytes --layouts hidden,kv --segment-lens 1 --threads 2 --json",
 )
+
+# `txl_export.bench`'s own default, which cannot be read here without importing numpy; a test compares the two.
+TEXT_BYTES = 100_000
+_PATH = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(epilog=EXAMPLES)
@@ -26,18 +37,68 @@ EXAMPLES = examples(
 @click.option("--layouts", type=NAMES, help="hidden, kv; a bundle's own, kv for checkpoints, when not given.")
 @click.option("--rounds", type=int, default=5, help="Times that the candidates take turns.")
 @click.option("--threads", type=int, help="CPU threads of each; all cores when not given.")
+@click.option("--text", type=_PATH, metavar="FILE", help="Score this text at every M: what the memory is worth.")
+@click.option("--text-bytes", type=int, default=TEXT_BYTES, help="Bytes of it to read at most.")
+@click.option(
+    "-o", "--output", type=_PATH, metavar="FILE", help="JSON, kept whole step by step: the same command goes on."
+)
+@click.option("--restart", is_flag=True, help="Write over --output instead of going on with it.")
+@click.option("--csv", type=_PATH, metavar="FILE", help="Write all figures of all rows.")
+@click.option("--markdown", type=_PATH, metavar="FILE", help="Write tables with their conditions.")
 @json_option
-def command(targets: tuple[Path, ...], as_json: bool, **options: Any) -> None:
-    """Time bundles and checkpoints over memory lengths and backends.
+def command(targets: tuple[Path, ...], csv: Path | None, markdown: Path | None, as_json: bool, **options: Any) -> None:
+    """Time bundles and checkpoints over memory lengths and backends, against what the machine can do.
 
     Every candidate runs in a process of its own with as many threads, one at a time, taking turns. Where a
     target is no bundle of a memory length and layout, its checkpoint is exported for the occasion.
     """
-    from txl_export.benchmarking import bench, render
+    output: Path | None = options["output"]
+    for path in filter(None, (output, csv, markdown)):
+        _check_writable(path)
+    from txl_export.benchmarking import bench, render, to_csv, to_markdown
 
-    with progress() as report:
-        table = bench(targets, progress=report, **options)
+    try:
+        with long_progress() as (report, log):
+            table = bench(targets, progress=report, log=log, **options)
+    except (KeyboardInterrupt, SystemExit, EnvironmentMismatch):
+        _tell_what_is_kept(output)
+        raise
     if as_json:
         print_json(table.to_dict())
     else:
         render(table, console(markup=True))
+    _write(csv, to_csv, table)
+    _write(markdown, to_markdown, table)
+
+
+def _write(path: Path | None, form: Callable[[Table], str], table: Table) -> None:
+    from txl_export.files import write_atomic
+
+    if path is not None:
+        write_atomic(path, form(table).encode())
+
+
+def _check_writable(path: Path) -> None:
+    """Say now what would fail after an hour."""
+    folder = next(p for p in path.absolute().parents if p.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"{path} cannot be written, {folder} is no folder that takes files: choose another")
+
+
+def _tell_what_is_kept(output: Path | None) -> None:
+    """What an interrupted run leaves behind."""
+    from txl_export.benchmarking import Table
+    from txl_export.files import read_json
+
+    if output is None:
+        click.echo("nothing is kept: with --output FILE the same command would go on", err=True)
+        return
+    try:
+        table = Table.from_dict(read_json(output, InputError))
+    except TxlError:  # it was never written, or is another file
+        return
+    click.echo(
+        f"{len(table.rows)} rows and {len(table.quality)} figures of quality are kept in {output}, {table.missing} are "
+        "missing: the same command goes on",
+        err=True,
+    )

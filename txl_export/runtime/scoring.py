@@ -9,6 +9,8 @@ import numpy as np
 from txl_export.errors import InputError
 from txl_export.runtime.session import Session
 
+SCORING_HEADS = ("target", "log_probs")  # that give a token's log-probability, the cheaper one first
+
 
 def token_log_probs(
     session: Session,
@@ -31,7 +33,7 @@ def token_log_probs(
         InputError: fewer than two tokens, or a bundle without a head that scores tokens.
     """
     tokens = session.text(ids)
-    head = next((h for h in ("target", "log_probs") if h in session.info.heads), None)
+    head = next((h for h in SCORING_HEADS if h in session.info.heads), None)
     if head is None:
         raise InputError(
             f"scoring needs head target or log_probs, this bundle has {', '.join(session.info.heads)}: "
