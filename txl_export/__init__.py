@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from txl_export.graphs.export import export
     from txl_export.named_configs import config_names, named_config
     from txl_export.reference import TransformerXL
+    from txl_export.reporting import report
     from txl_export.runtime import Engine, Session, TopK
     from txl_export.verification import verify
 
@@ -45,6 +46,7 @@ _LAZY = {
     "export": "txl_export.graphs.export",
     "load_checkpoint": "txl_export.checkpoints",
     "named_config": "txl_export.named_configs",
+    "report": "txl_export.reporting",
     "verify": "txl_export.verification",
 }
 _NEEDS_EXPORT_EXTRA = {"TransformerXL", "export"}
@@ -72,6 +74,7 @@ __all__ = [
     "export",
     "load_checkpoint",
     "named_config",
+    "report",
     "verify",
 ]
 

@@ -20,11 +20,16 @@ VERBS = {
     "export": "Export a checkpoint as a bundle of ONNX graphs with the memory as inputs and outputs.",
     "verify": "Compare a bundle with the model it was exported from, over many segments.",
     "bench": "Time bundles and checkpoints over memory lengths and backends.",
+    "report": "Write a bundle's verification, benchmarks and pictures as one HTML file.",
     "score": "Measure how well a model predicts a text: perplexity, bits per byte.",
     "generate": "Continue a prompt, printing text as it comes.",
 }
 
-_EXTRAS = {"torch": "export", "onnx": "export", "onnx_ir": "export", "onnxscript": "export", "onnxruntime": "cpu"}
+_EXTRAS = {
+    **dict.fromkeys(("torch", "onnx", "onnx_ir", "onnxscript"), "export"),
+    **dict.fromkeys(("matplotlib", "jinja2"), "report"),
+    "onnxruntime": "cpu",
+}
 _BASE = ("numpy", "rich", "safetensors")
 
 INTERRUPTED, TERMINATED = 130, 143  # what shells give for a process that SIGINT or SIGTERM ended

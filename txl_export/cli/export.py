@@ -20,7 +20,8 @@ from txl_export.cli._options import (
     examples,
     json_option,
 )
-from txl_export.cli._output import print_json, print_table, progress, si
+from txl_export.cli._output import print_json, print_table, progress
+from txl_export.units import si
 
 if TYPE_CHECKING:
     from txl_export.bundle import Bundle

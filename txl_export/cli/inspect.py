@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from txl_export.cli._options import INTS, Reading, checkpoint_options, examples, json_option
-from txl_export.cli._output import print_fields, print_json, print_table, si
+from txl_export.cli._output import print_fields, print_json, print_table
+from txl_export.units import si
 
 EXAMPLES = examples(
     "inspect models/stdlib-bytes",

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from txl_export.errors import InputError
 from txl_export.verification.measures import Measures
 from txl_export.verification.trend import Trend
+
+FORMAT = "txl-export-verify"
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -181,9 +186,10 @@ class Report:
             "segment_len",
             "batch_size",
         )
-        value: dict[str, Any] = {name: getattr(self, name) for name in names}
+        value: dict[str, Any] = {"format": FORMAT, "schema": SCHEMA} | {name: getattr(self, name) for name in names}
         value |= {
             "source": self.source,
+            "real": self.real,
             "passed": self.passed,
             "failure": self.failure,
             "max_abs": self.max_abs,
@@ -198,10 +204,45 @@ class Report:
         }
         return value
 
+    @classmethod
+    def from_dict(cls, value: Any) -> Report:
+        """Take back what `to_dict` gave, also through JSON, where what is not finite is null; verdicts are judged anew.
+
+        Raises:
+            InputError: something else, or of another version.
+        """
+        if not isinstance(value, Mapping) or (value.get("format"), value.get("schema")) != (FORMAT, SCHEMA):
+            raise InputError(f"this is no verification of this version: expected format {FORMAT!r}, schema {SCHEMA}")
+        try:
+            given = {f.name: value[f.name] for f in dataclasses.fields(cls)}
+            given["segments"] = tuple(_segment(s) for s in value["segments"])
+            given["trend"] = Trend(**{f.name: value["trend"][f.name] for f in dataclasses.fields(Trend)})
+            given["noise"] = Noise(**{k: _number(x) for k, x in noise.items()}) if (noise := value["noise"]) else None
+            given["notes"] = tuple(value["notes"])
+            report = cls(**given)
+            report.to_dict()  # whatever does not fit together shows here, not on a page
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise InputError(f"this verification is damaged ({type(e).__name__}: {e}): run it again") from None
+        return report
+
 
 def _flat(s: SegmentResult) -> dict[str, Any]:
     value = dataclasses.asdict(s)
     return value | value.pop("measures")
+
+
+def _segment(value: Mapping[str, Any]) -> SegmentResult:
+    """The segment that `_flat` gave."""
+    measures = {f.name: value[f.name] for f in dataclasses.fields(Measures)}
+    # Distances are always there, and so is the bundle's side of a comparison whose other side is.
+    for name in ("max_abs", "mean_abs", *(["nll"] if measures["nll_reference"] is not None else [])):
+        measures[name] = _number(measures[name])
+    memory = tuple(_number(share) for share in value["memory"])
+    return SegmentResult(value["index"], value["start"], value["length"], Measures(**measures), memory)
+
+
+def _number(x: Any) -> float:
+    return math.inf if x is None else float(x)
 
 
 def _exp(x: float) -> float:

@@ -1,0 +1,123 @@
+"""What a bundle is, in names and values for people: out of what `inspect` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from txl_export.bundle import Bundle
+from txl_export.cli._describe import describe
+from txl_export.cli._options import Reading
+from txl_export.reporting.tables import Grid
+from txl_export.reporting.words import clean, size
+from txl_export.units import si
+
+Facts = dict[str, str]
+
+_MEMORY = {"hidden": "hidden states, as in the paper", "kv": "keys and values, projected once"}
+_START = {"empty": "empty: nothing to attend to at first", "zeros": "zeros that are attended to"}
+_ROWS = {"forward": "row i belongs to tail i", "reversed": "the last row belongs to the first tail"}
+_VOCABULARIES = {"bytes": "bytes: any file is text"}
+
+
+def inspected(bundle: Bundle, mem_lens: list[int]) -> dict[str, Any]:
+    """What `inspect` says of a bundle, with the costs at these memory lengths."""
+    return describe(str(bundle.path), Reading(None, None, None, None), mem_lens)
+
+
+def model_facts(found: Mapping[str, Any]) -> Facts:
+    """Architecture, parameters and dialect."""
+    m, d, p = found["model"], found["dialect"], found["parameters"]
+    softmax = f"{m['vocab_size']:,} tokens"
+    if m["cutoffs"]:
+        softmax += f", adaptive, cutoffs {', '.join(map(str, m['cutoffs']))}, div_val {m['div_val']}"
+    facts = {
+        "Layers": f"{m['n_layer']}, {'pre' if m['pre_lnorm'] else 'post'}-LN",
+        "Width (d_model)": str(m["d_model"]),
+        "Heads": f"{m['n_head']} of {m['d_head']}",
+        "Feed forward (d_inner)": str(m["d_inner"]),
+        "Parameters": f"{p['total']:,} ({si(p['without_embedding_and_softmax'])} without embedding and softmax)",
+        "Vocabulary": _VOCABULARIES.get(found["vocabulary"], found["vocabulary"] or "none stored: token ids only"),
+        "Softmax": softmax + (", tied to the embedding" if m["tie_weight"] else ""),
+        "Distances": f"shared above {m['clamp_len']} (clamp_len)" if m["clamp_len"] > 0 else "not clamped",
+        "Equal lengths (same_length)": "yes" if m["same_length"] else "no",
+        "A stream starts from": _START.get(d["initial_memory"], d["initial_memory"]),
+        "LayerNorm epsilon": f"{d['layer_norm_eps']:g}",
+    }
+    if m["same_length"]:
+        facts["Keys that a query sees"] = f"M + {d['window_extra']}" if d["window_extra"] else "M"
+    if m["cutoffs"]:
+        facts["Cluster weights"] = _ROWS.get(d["cluster_order"], d["cluster_order"])
+    return {name: clean(value) for name, value in facts.items()}
+
+
+def bundle_facts(bundle: Bundle, found: Mapping[str, Any]) -> Facts:
+    """Memory, heads, sizes and where it comes from."""
+    judge, m = found["judge"], bundle.manifest
+    state = sum(s["bytes_per_stream"] for s in found["states"])
+    where = judge["found"] or (f"gone; it was at {judge['recorded']}" if judge["recorded"] else "not recorded")
+    facts = {
+        "Folder": found["path"],
+        "Size": f"{size(found['bytes'])} in {len(m.files)} files",
+        "Origin": judge["origin"] or "not recorded",
+        "Checkpoint": where,
+        "SHA-256 of the weights": m.judge.get("sha256") or "not recorded",
+        "Memory holds": f"{_MEMORY.get(m.layout, '')} (layout {m.layout})",
+        "Memory length M": f"{m.mem_len} tokens",
+        "Memory of a stream": f"{size(state)} in {len(found['states'])} tensors",
+        "Segment length": f"{m.segment_len} tokens, unless a feed says otherwise",
+        "Precision": m.precision,
+        "Heads": ", ".join(m.heads),
+        "Streams per call": f"up to {m.max_batch}",
+    }
+    return {name: clean(value) for name, value in facts.items()}
+
+
+def graphs_grid(found: Mapping[str, Any]) -> Grid:
+    """The graphs."""
+    rows = tuple((clean(g["file"]), clean(g["head"]), clean(g["segment"])) for g in found["graphs"])
+    return Grid("Graphs", ("file", "returns", "tokens per call"), rows, left=2)
+
+
+def files_grid(bundle: Bundle) -> Grid:
+    """Sizes and hashes."""
+    files = bundle.manifest.files.items()
+    rows = tuple((clean(name), size(f["bytes"]), clean(f["sha256"])) for name, f in files)
+    return Grid("Files", ("file", "size", "SHA-256"), rows)
+
+
+def costs_grid(found: Mapping[str, Any]) -> Grid:
+    """What a token costs by arithmetic, per memory length and layout."""
+    kinds = [("memory per stream", "memory_bytes", "B"), ("FLOPs", "flops_per_token", "")]
+    kinds.append(("bytes read", "bytes_read_per_token", "B"))
+    layouts = list(found["costs"][0]["layouts"])
+    columns = ("M", *(f"{title}, {name}" for title, _, _ in kinds for name in layouts))
+    rows = tuple(
+        (str(row["mem_len"]), *(si(row["layouts"][name][key], unit) for _, key, unit in kinds for name in layouts))
+        for row in found["costs"]
+    )
+    return Grid("One token of one stream with a full memory, in float32: arithmetic, not measured", columns, rows)
+
+
+def machine_facts(machine: Mapping[str, Any], threads: int | None) -> Facts:
+    """What ran the benchmark."""
+    facts = {
+        "CPU": machine.get("cpu"),
+        "Cores": machine.get("cores"),
+        "Logical CPUs": machine.get("logical_cpus"),
+        "Threads of each candidate": threads,
+        "System": machine.get("system"),
+    }
+    return {name: clean(value) for name, value in facts.items() if value is not None} | versions(machine)
+
+
+def versions(value: Mapping[str, Any]) -> Facts:
+    """Package versions of a description."""
+    found = value.get("versions")
+    return {clean(k): clean(v) for k, v in found.items()} if isinstance(found, Mapping) else {}
+
+
+def title(path: Path) -> str:
+    """The bundle's name."""
+    return clean(path.resolve().name or path)
