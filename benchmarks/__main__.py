@@ -35,9 +35,7 @@ _INTERRUPTED, _TERMINATED = 130, 143
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads of each; all cores when not given.")
 @click.option("--restart", is_flag=True, help="Measure everything again.")
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=FOLDER, help="Folder of results.")
-def command(
-    quick: bool, minutes: float | None, rounds: int, threads: int | None, restart: bool, output: Path
-) -> None:
+def command(quick: bool, minutes: float | None, rounds: int, threads: int | None, restart: bool, output: Path) -> None:
     """Time this package beside its peers, each in a process of its own.
 
     What is measured is kept: the same command goes on where an earlier one stopped.

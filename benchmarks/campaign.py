@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import os
 import sys
@@ -16,14 +15,17 @@ from benchmarks.matrix import Choice, Point, candidates_first, choose, seconds
 from benchmarks.peers import JUDGE, PEERS
 from benchmarks.section import Gap, Section
 from benchmarks.shapes import Shape, make_checkpoint
-from txl_export.benchmarking.process import Candidate, Comparison, WorkerError
-from txl_export.benchmarking.run import run_comparisons
+from txl_export.benchmarking import machine
+from txl_export.benchmarking.process import Candidate, Comparison, Cost, WorkerError
+from txl_export.benchmarking.run import Turn, run_comparisons
 from txl_export.benchmarking.store import Store
 from txl_export.benchmarking.table import Cell
+from txl_export.cost import call_cost
 
 HEAD = "log_probs"
 BASE = "huggingface"
 RAM_SHARE = 0.7  # of the machine's memory, for all processes of a comparison together
+TURN = Turn(seconds=0.4, least=3, most=200)  # a slow peer's call may take minutes
 _COMMAND = ("-m", "benchmarks.peers.worker")
 
 Say = Callable[[str], None]
@@ -83,6 +85,9 @@ class Campaign:
             ToleranceError: a peer gives other numbers than the reference.
             EnvironmentMismatch: something cannot be built.
         """
+        if not any(map(self._is_open, self._plan.points)):
+            return
+        self._store.note(load_average=max(machine.load_average(), self._store.load_average))
         if self._plan.build_first:
             wanted = [point for point in self._plan.points if self._is_open(point)]
             ensure((a for point in wanted for a in self._artefacts(point)), self._show_now)
@@ -169,14 +174,13 @@ class Campaign:
         ensure(artefacts.values(), self._show_now)
         expected = self._scratch / "expected.npy"
         expected.unlink(missing_ok=True)
-        candidates = [
-            self._candidate(point, artefacts[peer], expected) for peer in candidates_first(list(artefacts))
-        ]
+        candidates = [self._candidate(point, artefacts[peer], expected) for peer in candidates_first(list(artefacts))]
         run_comparisons(
             [Comparison(tuple(candidates), BASE)],
             self._store,
             self._plan.rounds,
             progress=lambda what, _spent, _total: self._show_now(f"{point}: {what}"),
+            turn=TURN,
         )
         self._say(self._summary(point))
 
@@ -193,7 +197,9 @@ class Campaign:
             "batch_size": point.batch_size,
             "threads": self._plan.threads,
         }
-        return Candidate(self._cell(point, artefact.peer), (sys.executable, *_COMMAND), message)
+        return Candidate(
+            self._cell(point, artefact.peer), (sys.executable, *_COMMAND), message, _cost(point, artefact.shape)
+        )
 
     def _fail(self, point: Point, reason: str) -> None:
         """Go on without the peer that an error names; without the judge, or a name, there is no comparison."""
@@ -213,6 +219,13 @@ class Campaign:
 
     def _show_now(self, what: str) -> None:
         self._show(what, time.monotonic() - self._began, 60 * self._plan.minutes)
+
+
+def _cost(point: Point, shape: Shape) -> Cost:
+    """What the task needs at least, whoever does it."""
+    window = shape.dialect.window(shape.config, point.mem_len)
+    cost = call_cost(shape.config, point.mem_len, point.segment_len, point.batch_size, HEAD, window)
+    return Cost(cost.bytes_read, cost.total_flops)
 
 
 def ram_bytes() -> float:

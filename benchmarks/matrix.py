@@ -50,8 +50,8 @@ def quick_matrix() -> list[Point]:
 
 def call_flops(layout: str, config: ModelConfig, point: Point) -> float:
     """FLOPs of the matrix products of a call, as a peer of that layout computes them."""
-    c, (_, L, M, B) = config, point  # noqa: N806 - the paper's
-    heads, K = c.n_head * c.d_head, M + L  # noqa: N806
+    c, (_, L, M, B) = config, point
+    heads, K = c.n_head * c.d_head, M + L
     again = {"hidden": M, "kv": 0}[layout]  # remembered rows that are projected once more
     positions = {"hidden": K * c.d_model, "kv": 0}[layout]
     per_layer = B * (heads * c.d_model * (4 * L + 2 * again) + 3 * L * K * heads + 2 * L * c.d_model * c.d_inner)
@@ -94,7 +94,7 @@ def seconds(peers: Sequence[str], config: ModelConfig, point: Point, rounds: int
 def peak_bytes(peer: str, config: ModelConfig, point: Point) -> float:
     """About the most memory that a peer's process holds."""
     about = PEERS[peer]
-    B, K = point.batch_size, point.mem_len + point.segment_len  # noqa: N806
+    B, K = point.batch_size, point.mem_len + point.segment_len
     memory = about.memories * B * memory_bytes(about.layout, config, point.mem_len)
     projected = _FLOAT * B * K * (config.d_model + 4 * config.n_head * config.d_head)  # of one layer
     weights = 1.5 * _FLOAT * count_parameters(config)

@@ -78,9 +78,9 @@ def _state_dict(checkpoint: Checkpoint) -> dict[str, Tensor]:
         found["crit.cluster_bias"] = w["softmax.cluster_bias"][order]
     if c.has_projs:
         found |= {f"{_BASE}word_emb.emb_projs.{i}": w[f"embedding.projs.{i}"] for i in tables}
-        for i, tied in enumerate(c.tie_projs):
-            own = f"embedding.projs.{i if len(tables) > 1 else 0}" if tied else f"softmax.projs.{i}"
-            found[f"crit.out_projs.{i}"] = w[own]
+        for n, tied in enumerate(c.tie_projs):
+            own = f"embedding.projs.{n if len(tables) > 1 else 0}" if tied else f"softmax.projs.{n}"
+            found[f"crit.out_projs.{n}"] = w[own]
     return found
 
 

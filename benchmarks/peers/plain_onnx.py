@@ -25,7 +25,7 @@ def build(checkpoint: Path, out: Path, mem_len: int, segment_lens: list[int]) ->
     from benchmarks.peers.hidden import HiddenMemory
 
     module = HiddenMemory(checkpoint)
-    config, (B, L, M) = module.model.config, _EXAMPLE  # noqa: N806 - the paper's
+    config, (B, L, M) = module.model.config, _EXAMPLE
     names = [f"mem_{n:02d}" for n in range(config.n_layer)]
     symbolic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     torch.onnx.export(

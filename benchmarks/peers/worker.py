@@ -18,7 +18,6 @@ from benchmarks.peers.memory import MadeMemory
 from txl_export.benchmarking.serving import serve
 from txl_export.config import ModelConfig
 
-_PATHS = ("checkpoint", "built", "scratch")
 _NUMBERS = ("mem_len", "segment_len", "batch_size", "threads")
 
 
@@ -27,8 +26,12 @@ class Job:
 
     def __init__(self, spec: dict[str, Any]) -> None:
         """Load the peer of a "load" message; raises TxlError."""
-        paths, numbers = {n: Path(spec[n]) for n in _PATHS}, {n: spec[n] for n in _NUMBERS}
-        start = Start(**paths, **numbers)
+        start = Start(
+            checkpoint=Path(spec["checkpoint"]),
+            built=Path(spec["built"]),
+            scratch=Path(spec["scratch"]),
+            **{name: spec[name] for name in _NUMBERS},
+        )
         self._name, self._length, self._expected = spec["peer"], start.segment_len, Path(spec["expected"])
         config = ModelConfig.from_dict(spec["config"])
         self._memory = MadeMemory(config, start.mem_len, start.batch_size)

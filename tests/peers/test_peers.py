@@ -55,4 +55,6 @@ def test_numbers_are_the_references(checkpoint, tmp_path):
     assert expected.shape == (6, 2, 2, native.load(checkpoint).config.vocab_size)
     for name in PEERS:
         if name != JUDGE:
-            np.testing.assert_allclose(answers_of(name, checkpoint, tmp_path), expected, rtol=0, atol=2e-5, err_msg=name)
+            np.testing.assert_allclose(
+                answers_of(name, checkpoint, tmp_path), expected, rtol=0, atol=2e-5, err_msg=name
+            )
