@@ -48,14 +48,15 @@ def command(quick: bool, minutes: float | None, rounds: int, threads: int | None
 def _quick(minutes: float | None, rounds: int, threads: int | None) -> Plan:
     shapes = {name: open_shape(name) for name in QUICK_SHAPES}
     cores = threads or machine.physical_cores()
-    return Plan("quick", tuple(quick_matrix()), shapes, QUICK_PEERS, rounds, cores, minutes or 5.0, build_first=True)
+    points = tuple(quick_matrix())
+    return Plan("quick", points, shapes, QUICK_PEERS, rounds, cores, minutes or 5.0, build_first=True, again=True)
 
 
 def _full(minutes: float | None, rounds: int, threads: int | None) -> Plan:
     shapes = {name: open_shape(name) for name in SHAPES}
     cores = threads or machine.physical_cores()
     points = tuple(full_matrix(SHAPES))
-    return Plan("full", points, shapes, tuple(PEERS), rounds, cores, minutes or 60.0, build_first=False)
+    return Plan("full", points, shapes, tuple(PEERS), rounds, cores, minutes or 60.0, build_first=False, again=False)
 
 
 def run(plan: Plan, output: Path, restart: bool = False) -> None:
@@ -73,8 +74,9 @@ def run(plan: Plan, output: Path, restart: bool = False) -> None:
     """
     sections = read_sections(output / "results.json")
     with workspace() as scratch, long_progress() as (show, say):
-        store = _store(plan, output, restart)
-        campaign = Campaign(plan, store, scratch, None if restart else sections.get(plan.name), say, show)
+        campaign = Campaign(plan, _store(plan, output, restart), scratch, sections.get(plan.name), say, show)
+        if (campaign.complete and plan.again) or restart:
+            campaign = Campaign(plan, _store(plan, output, restart=True), scratch, None, say, show)
         try:
             campaign.run()
         finally:
@@ -85,7 +87,7 @@ def run(plan: Plan, output: Path, restart: bool = False) -> None:
 
 
 def _store(plan: Plan, output: Path, restart: bool) -> Store:
-    """What is measured already; a plan that is complete is measured again."""
+    """What is measured already."""
     described = machine.describe()
     blank = Table(
         rows=(),
@@ -109,11 +111,11 @@ def write(output: Path, sections: dict[str, Section]) -> None:
 
 
 def _ending(section: Section) -> str:
-    points = {row.cell: (row.target, row.segment_len, row.mem_len, row.batch_size) for row in section.table.rows}
-    told = f"{len(set(points.values()))} comparisons"
+    rows = section.table.rows
+    done = len({(row.target, row.segment_len, row.mem_len, row.batch_size) for row in rows})
     if section.left:
-        told += f", {len(section.left)} still to be measured: the same command goes on"
-    return told
+        return f"{done} comparisons, {len(section.left)} still to be measured: the same command goes on"
+    return f"{done} comparisons, all that fit; --restart measures them again"
 
 
 def main() -> int:

@@ -31,29 +31,34 @@ _AT_ONCE = 2  # builds are not timed
 
 @dataclass(frozen=True)
 class Artefact:
-    """What one peer loads of one shape, for one M where it depends on that.
+    """What one peer loads of one shape; make it by `of`.
 
     Attributes:
         peer: a name of `PEERS`.
         shape: the model.
-        mem_len: M.
-        segment_lens: the lengths that it must take.
+        mem_len: M; 0 for what serves every M.
+        segment_lens: the lengths that it must take; none for what takes all.
     """
 
     peer: str
     shape: Shape
-    mem_len: int
-    segment_lens: tuple[int, ...]
+    mem_len: int = 0
+    segment_lens: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, peer: str, shape: Shape, mem_len: int, segment_lens: tuple[int, ...]) -> Artefact:
+        """What a peer loads for these lengths: equal for all that are served by the same files."""
+        return cls(peer, shape, mem_len, segment_lens) if PEERS[peer].built == "memory" else cls(peer, shape)
 
     @property
-    def _place(self) -> Path:
-        which = f"{self.peer}-M{self.mem_len}" if PEERS[self.peer].built == "memory" else self.peer
-        return CACHE / self.shape.name / which
+    def place(self) -> Path:
+        """Where it is kept, with what it was made of."""
+        return CACHE / self.shape.name / (f"{self.peer}-M{self.mem_len}" if self.mem_len else self.peer)
 
     @property
     def folder(self) -> Path:
         """What the peer's process is given."""
-        return self._place / _FILES
+        return self.place / _FILES
 
     @property
     def seconds(self) -> float:
@@ -66,7 +71,7 @@ class Artefact:
         if not PEERS[self.peer].built:
             return True
         try:
-            found = read_json(self._place / _KEY, InputError)
+            found = read_json(self.place / _KEY, InputError)
             return found["of"] == _origin(self.shape) and set(self.segment_lens) <= set(found["segment_lens"])
         except (InputError, KeyError, TypeError):
             return False
@@ -127,28 +132,25 @@ def ensure(artefacts: Iterable[Artefact], say: Callable[[str], None]) -> None:
 def _build(group: list[Artefact], say: Callable[[str], None]) -> None:
     """Make all of one peer and shape in one process; each takes its place when all are done."""
     peer, shape = group[0].peer, group[0].shape
-    places = ", ".join(f"M = {a.mem_len}" for a in group if PEERS[peer].built == "memory")
-    say(f"building {peer} of {shape.name}{' for ' + places if places else ''}")
+    places = ", ".join(str(a.mem_len) for a in group if a.mem_len)
+    say(f"building {peer} of {shape.name}{' for M = ' + places if places else ''}")
     folder = CACHE / shape.name
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work:
-        jobs = []
-        for i, a in enumerate(group):
-            out = Path(work, str(i))
+        folders = [Path(work, str(i)) for i in range(len(group))]
+        for out in folders:
             out.mkdir()
-            jobs.append(
-                {
-                    "checkpoint": str(shape.checkpoint),
-                    "out": str(out),
-                    "mem_len": a.mem_len,
-                    "segment_lens": list(a.segment_lens),
-                }
-            )
-        _run(peer, jobs)
-        for a, job in zip(group, jobs, strict=True):
-            with replacing_folder(a._place) as place:
-                Path(str(job["out"])).rename(place / _FILES)
+        _run(peer, [_job(a, out) for a, out in zip(group, folders, strict=True)])
+        for a, out in zip(group, folders, strict=True):
+            with replacing_folder(a.place) as place:
+                out.rename(place / _FILES)
                 write_json(place / _KEY, a.key())
+
+
+def _job(a: Artefact, out: Path) -> dict[str, Any]:
+    """As `benchmarks.peers.build` takes it."""
+    lengths = {"mem_len": a.mem_len, "segment_lens": list(a.segment_lens)}
+    return {"checkpoint": str(a.shape.checkpoint), "out": str(out), **lengths}
 
 
 def _run(peer: str, jobs: list[dict[str, Any]]) -> None:

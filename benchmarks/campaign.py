@@ -28,6 +28,8 @@ RAM_SHARE = 0.7  # of the machine's memory, for all processes of a comparison to
 TURN = Turn(seconds=0.4, least=3, most=200)  # a slow peer's call may take minutes
 _COMMAND = ("-m", "benchmarks.peers.worker")
 
+_now = time.monotonic
+
 Say = Callable[[str], None]
 Progress = Callable[[str, float, float], None]  # what is being done, seconds spent, seconds given
 
@@ -45,6 +47,7 @@ class Plan:
         threads: CPU threads of every cell.
         minutes: after which nothing new is begun that would not end in time.
         build_first: whether everything is built before anything is timed.
+        again: whether a plan that is complete is measured again.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Plan:
     threads: int
     minutes: float
     build_first: bool
+    again: bool
 
 
 class Campaign:
@@ -73,10 +77,15 @@ class Campaign:
         """
         self._plan, self._store, self._scratch, self._say, self._show = plan, store, scratch, say, show
         self._failed = list(before.failed) if before else []
-        self._began = time.monotonic()
+        self._began = _now()
         self._spent = self._expected = 0.0
         self._chosen = {point: self._choose(point) for point in plan.points}
         store.expect(cell for point in plan.points for cell in self._cells(point, self._chosen[point].peers))
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to measure."""
+        return not any(map(self._is_open, self._plan.points))
 
     def run(self) -> None:
         """Measure until all is done or the time is up.
@@ -85,7 +94,7 @@ class Campaign:
             ToleranceError: a peer gives other numbers than the reference.
             EnvironmentMismatch: something cannot be built.
         """
-        if not any(map(self._is_open, self._plan.points)):
+        if self.complete:
             return
         self._store.note(load_average=max(machine.load_average(), self._store.load_average))
         if self._plan.build_first:
@@ -137,11 +146,11 @@ class Campaign:
         shape = self._plan.shapes[point.shape]
         same = [p for p in self._plan.points if (p.shape, p.mem_len) == (point.shape, point.mem_len)]
         lengths = tuple(sorted({p.segment_len for p in same}))
-        return [Artefact(peer, shape, point.mem_len, lengths) for peer in self._chosen[point].peers]
+        return [Artefact.of(peer, shape, point.mem_len, lengths) for peer in self._chosen[point].peers]
 
     def _fits(self, point: Point) -> bool:
         """Whether the comparison would end in time, as far as can be told from those that are done."""
-        left = 60 * self._plan.minutes - (time.monotonic() - self._began)
+        left = 60 * self._plan.minutes - (_now() - self._began)
         return self._pace * self._seconds(point) <= left
 
     @property
@@ -156,7 +165,7 @@ class Campaign:
 
     def _measure(self, point: Point) -> None:
         """One comparison; where a process dies, once more without its peer."""
-        expected, began = self._seconds(point), time.monotonic()
+        expected, began = self._seconds(point), _now()
         try:
             self._compare(point)
         except WorkerError as e:
@@ -164,7 +173,7 @@ class Campaign:
             if self._is_open(point):
                 self._measure(point)
             return
-        self._spent += time.monotonic() - began
+        self._spent += _now() - began
         self._expected += expected
 
     def _compare(self, point: Point) -> None:
@@ -218,7 +227,7 @@ class Campaign:
         return f"{point}: {times} ms ({left} left)"
 
     def _show_now(self, what: str) -> None:
-        self._show(what, time.monotonic() - self._began, 60 * self._plan.minutes)
+        self._show(what, _now() - self._began, 60 * self._plan.minutes)
 
 
 def _cost(point: Point, shape: Shape) -> Cost:

@@ -18,6 +18,8 @@ from txl_export.layouts import memory_bytes
 os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes that outlives the compilation
 
+BACKEND = "inductor"  # torch's default
+
 
 class Compiled:
     """The compiled reference and its memory tensors."""
@@ -34,7 +36,7 @@ class Compiled:
         config = module.model.config
         self.memory_bytes = memory_bytes("hidden", config, start.mem_len)
         self._mems = [torch.zeros(start.batch_size, start.mem_len, config.d_model) for _ in range(config.n_layer)]
-        self._run = torch.compile(module, fullgraph=True, dynamic=False)
+        self._run = torch.compile(module, fullgraph=True, dynamic=False, backend=BACKEND)
         self._torch = torch
 
     def call(self, ids: np.ndarray) -> object:

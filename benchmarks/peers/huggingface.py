@@ -14,6 +14,7 @@ from torch import Tensor
 from benchmarks.peers.base import Start
 from benchmarks.peers.memory import MadeMemory
 from txl_export.checkpoints import Checkpoint, load_checkpoint
+from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import ConfigError
 
 with warnings.catch_warnings():
@@ -32,13 +33,13 @@ def build(checkpoint: Path, out: Path, mem_len: int, segment_lens: list[int]) ->
     loaded = load_checkpoint(checkpoint)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = TransfoXLLMHeadModel(_config(loaded)).eval()
+        model = TransfoXLLMHeadModel(configuration(loaded.config, loaded.dialect)).eval()
         model.load_state_dict(_state_dict(loaded), strict=True)
         model.save_pretrained(out)
 
 
-def _config(checkpoint: Checkpoint) -> Any:
-    c, dialect = checkpoint.config, checkpoint.dialect
+def configuration(c: ModelConfig, dialect: Dialect) -> Any:
+    """Their configuration of the same model; raises ConfigError for a behaviour that theirs lacks."""
     if dialect.window_extra:
         raise ConfigError(f"window_extra is {dialect.window_extra}: Hugging Face's model knows only 0")
     same = (
