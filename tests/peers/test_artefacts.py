@@ -63,7 +63,7 @@ def test_built_again_for_more_lengths_other_weights_code_or_packages(built, shap
 
 
 def test_a_failing_build_is_one_line_and_leaves_the_old(shape, tmp_path, monkeypatch, built):
-    wanted = Artefact.of("huggingface", shape, 5, (1,))
+    wanted = Artefact.of("kv", shape, 5, (1,))
     make(wanted)
     monkeypatch.undo()
     monkeypatch.setattr(artefacts, "CACHE", tmp_path / "cache")
@@ -71,9 +71,9 @@ def test_a_failing_build_is_one_line_and_leaves_the_old(shape, tmp_path, monkeyp
     monkeypatch.setattr(artefacts, "make_checkpoint", lambda _: False)
     with pytest.raises(EnvironmentMismatch) as e:
         make(dataclasses.replace(wanted, shape=lost))
-    assert "building huggingface failed" in one_line(e.value) and "none" in str(e.value)
+    assert "building kv failed" in one_line(e.value) and "none" in str(e.value)
     assert wanted.made() and (wanted.folder / "file").read_text() == "whole"
-    assert [p.name for p in (tmp_path / "cache" / "tiny").iterdir()] == ["huggingface"]
+    assert [p.name for p in (tmp_path / "cache" / "tiny").iterdir()] == ["kv-M5"]
 
 
 def test_named_shapes_have_weights_made_once(tmp_path, monkeypatch):

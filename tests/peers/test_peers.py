@@ -30,8 +30,7 @@ MODELS = {
     ),
     "bytes": (tiny_config(mem_len=M, untie_r=True), Dialect()),
 }  # fmt: skip
-# Tracing takes seconds, so one model goes through it.
-CASES = [("bytes", "huggingface"), ("bytes", "compile"), *(("words", peer) for peer in PEERS if peer != JUDGE)]
+CASES = [("bytes", "huggingface"), *(("words", peer) for peer in ("huggingface", "compile", "plain-onnx"))]
 
 
 @pytest.fixture(scope="module")
@@ -40,26 +39,36 @@ def checkpoints(tmp_path_factory) -> dict[str, Path]:
     return {name: native.save(folder / name, random_checkpoint(*of, std=0.3)) for name, of in MODELS.items()}
 
 
-def answers_of(peer: str, checkpoint: Path, folder: Path) -> np.ndarray:
-    module, built = peer_module(peer), folder / peer
+def built(peer: str, checkpoint: Path, folder: Path) -> Path:
+    out = folder / peer
+    out.mkdir()
     if PEERS[peer].built:
-        built.mkdir()
-        module.build(checkpoint, built, M, [L])
-    loaded = module.load(Start(checkpoint, built, folder, M, L, B, threads=1))
-    config = native.load(checkpoint).config
+        peer_module(peer).build(checkpoint, out, M, [L])
+    return out
+
+
+def answers_of(peer: str, start: Start) -> np.ndarray:
+    loaded, config = peer_module(peer).load(start), native.load(start.checkpoint).config
     width = {"hidden": config.d_model, "kv": 2 * config.n_head * config.d_head}[PEERS[peer].layout]
-    assert loaded.memory_bytes == 4 * M * config.n_layer * width
-    return answers(loaded, MadeMemory(config, M, B), L, CALLS)
+    assert loaded.memory_bytes == 4 * start.mem_len * config.n_layer * width
+    return answers(loaded, MadeMemory(config, start.mem_len, B), start.segment_len, CALLS)
 
 
 @pytest.mark.parametrize(("model", "peer"), CASES, ids=str)
 def test_numbers_are_the_references(model, peer, checkpoints, tmp_path, monkeypatch):
     # What is traced for the compiler is what counts here; compiling it takes half a minute.
     monkeypatch.setattr(compile, "BACKEND", "eager")
-    expected = answers_of(JUDGE, checkpoints[model], tmp_path)
+    start = Start(checkpoints[model], built(peer, checkpoints[model], tmp_path), tmp_path, M, L, B, threads=1)
+    expected, found = answers_of(JUDGE, start), answers_of(peer, start)
     assert expected.shape == (CALLS, B, 2, MODELS[model][0].vocab_size)
-    found = answers_of(peer, checkpoints[model], tmp_path)
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+
+
+def test_our_numbers_are_the_references(exported, tmp_path):
+    bundle = exported("stepping", "kv", (1, 8))  # M = 12
+    checkpoint = native.save(tmp_path / "checkpoint", bundle.checkpoint)
+    start = Start(checkpoint, bundle.path, tmp_path, 12, 8, B, threads=1)
+    np.testing.assert_allclose(answers_of("kv", start), answers_of(JUDGE, start), rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", SHAPES)
