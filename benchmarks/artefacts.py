@@ -63,8 +63,7 @@ class Artefact:
     @property
     def seconds(self) -> float:
         """About how long it takes to make; 0 where it is there."""
-        about, config = PEERS[self.peer], self.shape.config
-        return 0.0 if self.made() else about.build_seconds * config.n_layer / 12
+        return 0.0 if self.made() else PEERS[self.peer].build_seconds * max(1, len(self.segment_lens))
 
     def made(self) -> bool:
         """Whether it is there, made of the same with the same, and takes the lengths."""

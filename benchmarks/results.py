@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.matrix import Point
 from benchmarks.peers import PEERS
 from benchmarks.section import Gap, Section
+from txl_export.benchmarking.limits import Limits
 from txl_export.benchmarking.table import Row, Table, compare
 
 # The sections in their order: title, and the command that makes it.
@@ -68,11 +69,20 @@ def _conditions(command: str, section: Section) -> Iterable[str]:
     calls = [len(samples) for row in table.rows for samples in row.rounds_ms]
     versions = ", ".join(f"{name} {version}" for name, version in machine.get("versions", {}).items())
     yield f"- Command: `{command}`, given {section.minutes:g} minutes; last measured {section.date}"
-    yield f"- Machine: {machine.get('cpu')}, {machine.get('cores')} cores, {machine.get('system')}"
+    busy = f"{machine['load_average']:.1f}" if "load_average" in machine else "unknown"
+    yield f"- Machine: {machine.get('cpu')}, {machine.get('cores')} cores, {machine.get('system')}; load before: {busy}"
+    if "limits" in machine:
+        yield f"- Limits measured: {_limits(Limits.from_dict(machine['limits']))}"
     yield f"- Every peer: {table.threads} threads, its own process, one running at a time in turns"
     if calls:
         yield f"- Rounds: {table.rounds}, of {min(calls)} to {max(calls)} timed calls each"
     yield f"- Versions: {versions}"
+
+
+def _limits(found: Limits) -> str:
+    (size, largest) = found.read[-1]
+    reading = f"{largest / 1e9:.1f} GB/s read from an array of {size / 1e9:.1f} GB"
+    return f"{reading} (more from smaller ones), {found.flop_rate / 1e9:,.0f} GFLOP/s in matrix products"
 
 
 def _times(rows: Sequence[Row]) -> Iterable[str]:

@@ -21,7 +21,7 @@ class About:
         needs: packages, each with the extra that brings it.
         built: what its files are made for: "" (it loads the checkpoint itself), "shape" or "memory" (a shape
             and M).
-        build_seconds: about how long making them takes for a model of twelve layers.
+        build_seconds: about how long making them takes, for each segment length where they depend on it.
         load_seconds: about how long a process takes to its first answer.
         flop_rate: about how many FLOPs per second it reaches on two cores.
         base_bytes: of its process with nothing loaded.
@@ -49,23 +49,23 @@ _TORCH, _ORT = ("torch", "export"), ("onnxruntime", "cpu")
 PEERS: dict[str, About] = {
     "huggingface": About(
         "Hugging Face eager", "hidden", (("transformers", "parity"), _TORCH), "shape",
-        build_seconds=8, load_seconds=6, flop_rate=1.5e11, base_bytes=4e8, memories=2.5, scores=7, outputs=3,
+        build_seconds=8, load_seconds=5, flop_rate=1.5e11, base_bytes=4e8, memories=2.5, scores=7, outputs=3,
     ),
     "eager": About(
         "the reference, eager", "hidden", (_TORCH,), "",
-        build_seconds=0, load_seconds=4, flop_rate=2e11, base_bytes=3e8, memories=2.5, scores=6, outputs=2,
+        build_seconds=0, load_seconds=3.5, flop_rate=2e11, base_bytes=3e8, memories=2.5, scores=6, outputs=2,
     ),
     "compile": About(
         "the reference, torch.compile", "hidden", (_TORCH,), "",
-        build_seconds=0, load_seconds=60, flop_rate=2e11, base_bytes=6e8, memories=2.5, scores=4, outputs=2,
+        build_seconds=0, load_seconds=45, flop_rate=2e11, base_bytes=6e8, memories=2.5, scores=4, outputs=2,
     ),
     "plain-onnx": About(
         "plain ONNX export, ONNX Runtime", "hidden", (_ORT, _TORCH, ("onnxscript", "export")), "shape",
-        build_seconds=45, load_seconds=2, flop_rate=3e11, base_bytes=1e8, memories=3, scores=5, outputs=3,
+        build_seconds=40, load_seconds=1, flop_rate=3e11, base_bytes=1e8, memories=3, scores=5, outputs=3,
     ),
     "kv": About(
         "txl-export kv, ONNX Runtime", "kv", (_ORT, _TORCH, ("onnxscript", "export")), "memory",
-        build_seconds=30, load_seconds=2, flop_rate=3e11, base_bytes=1e8, memories=2.2, scores=5, outputs=2,
+        build_seconds=10, load_seconds=1, flop_rate=3e11, base_bytes=1e8, memories=2.2, scores=5, outputs=2,
     ),
 }  # fmt: skip
 JUDGE = "eager"  # its numbers are what the others' must be

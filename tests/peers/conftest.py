@@ -31,7 +31,9 @@ def shape(tmp_path: Path) -> Shape:
 
 
 def blank(**changes: Any) -> Table:
-    values = {"machine": {"cpu": "a CPU", "cores": 2, "versions": {"torch": "2"}}, "threads": 2, "rounds": 2}
+    limits = {"read": [{"bytes": 10**9, "bytes_per_second": 4e10}], "matmul": [{"flops_per_second": 5e11}]}
+    machine = {"cpu": "a CPU", "cores": 2, "versions": {"torch": "2"}, "limits": limits}
+    values = {"machine": machine, "threads": 2, "rounds": 2}
     return Table(**{"rows": (), "base": BASE, "command": "make bench"} | values | changes)
 
 

@@ -37,7 +37,16 @@ def test_a_row_has_every_peer_the_ratios_and_the_limit(section):
     assert cells[8:10] == ["**20.0×** (20.0–20.0)", "**5.00×** (5.00–5.00)"]
     assert cells[10:] == ["1.00 (reading)", "48 %"]
     assert line_of(text, "| 8 | 16 | 640 |")[3:8] == cells[3:8]
-    for condition in ("a CPU", "torch 2", "2 threads", "of 3 to 3 timed calls", "make bench", "60 minutes"):
+    for condition in (
+        "a CPU",
+        "torch 2",
+        "2 threads",
+        "of 3 to 3 timed calls",
+        "make bench",
+        "60 minutes",
+        "40.0 GB/s",
+        "500 GFLOP/s",
+    ):
         assert condition in text
 
 
