@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txl_export.config import ModelConfig
-from txl_export.cost import body_parameters, export_bytes, position_rows, token_cost
+from txl_export.cost import body_parameters, call_cost, export_bytes, position_rows, token_cost
 from txl_export.weights import count_parameters
 
 # Widths that share no factor by accident: h = n_head * d_head = 6.
@@ -78,3 +78,79 @@ def test_no_memory():
     cost = token_cost(PLAIN, 0, "kv")
     assert cost.memory_bytes == 0
     assert cost.flops["content"] == 2 * 3 * 6
+
+
+def test_one_token_of_one_stream_is_a_call():
+    for config in (PLAIN, ADAPTIVE, ModelConfig(vocab_size=11, clamp_len=5, **SHAPE)):
+        assert call_cost(config, 9) == token_cost(config, 9, "kv")
+
+
+def test_a_call_of_a_segment_and_several_streams():
+    # M = 9, L = 4, B = 2: the queries of a stream see 10, 11, 12 and 13 keys, 46 in all.
+    cost = call_cost(PLAIN, 9, segment_len=4, batch_size=2)
+    assert cost.flops == {
+        "embedding": 0,
+        "projections": 2 * 8 * 3 * (4 * 4 * 6),
+        "content": 2 * 2 * 3 * (46 * 6),
+        "positions": 2 * 2 * 3 * (46 * 6),
+        "values": 2 * 2 * 3 * (46 * 6),
+        "feed_forward": 2 * 8 * 3 * (2 * 4 * 5),
+        "softmax": 2 * 8 * (11 * 4),
+    }
+    # Weights are read once for all streams; distances up to M + L - 1 have a row each; memories are each stream's.
+    assert cost.weight_bytes == token_cost(PLAIN, 9, "kv").weight_bytes + 4 * 3 * 3 * 6
+    assert cost.memory_bytes == 2 * token_cost(PLAIN, 9, "kv").memory_bytes
+
+
+def test_clamped_distances_of_a_segment():
+    clamped = ModelConfig(vocab_size=11, clamp_len=10, **SHAPE)
+    # Of 10, 11, 12 and 13 keys no more than 11 have different rows; clamp_len above M keeps M + L rows.
+    assert call_cost(clamped, 9, 4).flops["positions"] == 2 * 3 * 6 * (10 + 11 + 11 + 11)
+    assert call_cost(clamped, 9, 4).weight_bytes == call_cost(PLAIN, 9, 4).weight_bytes
+    closer = ModelConfig(vocab_size=11, clamp_len=5, **SHAPE)
+    assert call_cost(PLAIN, 9, 4).weight_bytes - call_cost(closer, 9, 4).weight_bytes == 4 * 3 * 6 * (13 - 6)
+    assert call_cost(closer, 9, 4).flops["content"] == call_cost(PLAIN, 9, 4).flops["content"]
+
+
+def test_a_window_bounds_the_keys_of_every_query():
+    assert call_cost(PLAIN, 9, 4, window=9).flops["content"] == 2 * 3 * 6 * (4 * 9)
+    assert call_cost(PLAIN, 0, 4, window=1).flops["values"] == 2 * 3 * 6 * 4
+
+
+def test_the_last_position_alone_spares_softmax_and_most_of_the_last_layer():
+    full, last = call_cost(PLAIN, 9, 4), call_cost(PLAIN, 9, 4, head="log_probs@last")
+    assert last.flops == {
+        "embedding": 0,
+        "projections": 2 * (2 * 4 * (4 * 4 * 6) + 4 * (2 * 4 * 6) + 2 * 4 * 6),  # two layers, keys and values, a query
+        "content": 2 * 6 * (2 * 46 + 13),
+        "positions": 2 * 6 * (2 * 46 + 13),
+        "values": 2 * 6 * (2 * 46 + 13),
+        "feed_forward": 2 * (2 * 4 + 1) * (2 * 4 * 5),
+        "softmax": 2 * (11 * 4),
+    }
+    assert (last.weight_bytes, last.memory_bytes) == (full.weight_bytes, full.memory_bytes)
+
+
+def test_heads_need_the_clusters_that_they_cannot_do_without():
+    full = call_cost(ADAPTIVE, 9)
+    assert call_cost(ADAPTIVE, 9, head="logits") == full
+    for head in ("target", "top_k"):
+        found = call_cost(ADAPTIVE, 9, head=head)
+        assert found.flops["softmax"] == 2 * ((8 + 2) * 8 + 4 * 8)  # shortlist and cluster entries, one projection
+        # Not read: tables and biases of the tails, of 4 x 4 and 8 x 2, and the tail's projection of its own, none here.
+        assert full.weight_bytes - found.weight_bytes == 4 * (4 * 4 + 8 * 2 + 4 + 8)
+        assert call_cost(PLAIN, 9, head=head) == call_cost(PLAIN, 9)  # one cluster, which must be normalised
+    features = call_cost(ADAPTIVE, 9, 3, 2, head="features")
+    assert features.flops["softmax"] == 0
+    # Nothing of the softmax: shortlist, its bias, the clusters' entries and its untied projection; but the rows of
+    # six tokens, at least of the narrowest table.
+    dropped = 8 * 8 + 8 + 2 * 8 + 2 + 4 * 8
+    target = call_cost(ADAPTIVE, 9, 3, 2, head="target")
+    assert target.weight_bytes - features.weight_bytes == 4 * (dropped - 6 * 2)
+
+
+def test_every_weight_of_an_adaptive_softmax_is_read_once():
+    # All parameters but W_kR, and the tables in its place: nothing is shared with what is read twice.
+    heads = 6
+    expected = count_parameters(ADAPTIVE) - 3 * heads * 4 + 3 * 10 * heads
+    assert call_cost(ADAPTIVE, 9).weight_bytes == 4 * expected

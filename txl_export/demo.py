@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txl_export.cli._output import console as make_console
-from txl_export.cli._output import progress
+from txl_export.cli._output import long_progress, progress
 from txl_export.errors import TxlError
 from txl_export.files import write_json
 
@@ -101,7 +101,7 @@ def _bench(console: Console) -> None:
 
     lens = ",".join(map(str, BENCH_MEM_LENS))
     _step(console, "4. Time it against eager at several memory lengths", f"bench {BUNDLE} --mem-lens {lens} --rounds 3")
-    with progress() as report:
+    with long_progress() as (report, _):
         table = txl.bench([BUNDLE], mem_lens=BENCH_MEM_LENS, rounds=3, progress=report)
     render(table, console)
     write_json(RESULTS / "bench.json", table.to_dict())

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from tests.helpers import random_checkpoint, tiny_config
-from txl_export.benchmarking import process
+from txl_export.benchmarking import limits, process
 from txl_export.bundle import INITIAL, MANIFEST, WEIGHTS, GraphSpec, Manifest, file_entry
 from txl_export.checkpoints import native
 from txl_export.files import write_json
 from txl_export.segments import SegmentRange
+from txl_export.vocabulary import ByteVocabulary
 
 # Answers like a worker: eager takes 8 ms in round 1, 16 in round 2, others 2 ms; `{extra}` runs at a round.
 STUB = """
@@ -38,11 +39,26 @@ for line in iter(sys.stdin.readline, ""):
     print(json.dumps(answer), flush=True)
 """
 
+# Answers like `rates`: 1 GB/s from arrays up to 1 MB, 3 GB/s from 100 MB on, 4 GFLOP/s.
+RATES = """
+import json, os
+read = [{"bytes": 10**6, "bytes_per_second": 1e9}, {"bytes": 10**8, "bytes_per_second": 3e9}]
+matmul = [{"size": 512, "flops_per_second": 3e9}, {"size": 1024, "flops_per_second": 4e9}]
+print(json.dumps({"threads": int(os.environ["OMP_NUM_THREADS"]), "read": read, "matmul": matmul}))
+"""
+
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """A native checkpoint of random weights, M = 6."""
     return native.save(tmp_path / "checkpoint", random_checkpoint(tiny_config()))
+
+
+@pytest.fixture
+def bytes_model(tmp_path: Path) -> Path:
+    """A native checkpoint that reads bytes, M = 6."""
+    made = random_checkpoint(tiny_config(vocab_size=256), std=0.3)
+    return native.save(tmp_path / "bytes", dataclasses.replace(made, vocab=ByteVocabulary()))
 
 
 @pytest.fixture
@@ -69,7 +85,15 @@ def hollow_bundle(tmp_path: Path, checkpoint: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def stub_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def planted_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Says what the machine can do instead of measuring it."""
+    script = tmp_path / "rates.py"
+    script.write_text(RATES)
+    monkeypatch.setattr(limits, "COMMAND", (sys.executable, str(script)))
+
+
+@pytest.fixture
+def stub_workers(tmp_path: Path, planted_rates: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Replaces workers by a script with planted samples; takes a statement to run at every round."""
 
     def plant(extra: str = "pass") -> None:
@@ -102,9 +126,11 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Traces:
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     found, start = Traces(folder), subprocess.Popen
 
-    def follow(*args: Any, **kwargs: Any) -> subprocess.Popen[str]:
-        found.processes.append(start(*args, **kwargs))
-        return found.processes[-1]
+    def follow(*args: Any, **kwargs: Any) -> Any:
+        process = start(*args, **kwargs)
+        if process.args[0] == sys.executable:  # the platform module starts others
+            found.processes.append(process)
+        return process
 
     monkeypatch.setattr(process.subprocess, "Popen", follow)
     return found

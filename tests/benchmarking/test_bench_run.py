@@ -19,30 +19,37 @@ from txl_export.errors import EnvironmentMismatch, InputError
 
 @pytest.fixture(autouse=True)
 def short_rounds(monkeypatch):
-    monkeypatch.setattr(run, "ROUND_SECONDS", 0.0)
+    monkeypatch.setattr(run, "USUAL_TURN", run.Turn(seconds=0.0, least=5, most=9))
 
 
 @pytest.mark.slow
-def test_real_workers_fill_every_row(tmp_path, checkpoint, traces):
-    bundle = tmp_path / "bundle"
-    txl.export(txl.load_checkpoint(checkpoint), bundle, mem_len=6, segment_lens=(1,))
-    steps = []
-    table = bench(
-        [bundle], mem_lens=(6, 9), segment_lens=(1,), rounds=2, threads=1, progress=lambda *s: steps.append(s)
-    )
+def test_real_workers_fill_every_row(tmp_path, bytes_model, planted_rates, traces):
+    bundle, text = tmp_path / "bundle", tmp_path / "text"
+    text.write_bytes(b"In the beginning there was nothing to remember. " * 3)
+    txl.export(txl.load_checkpoint(bytes_model), bundle, mem_len=6, segment_lens=(1,))
+    steps, how = [], {"segment_lens": (1,), "rounds": 2, "threads": 1, "text": text}
+    table = bench([bundle], mem_lens=(6, 0), **how, progress=lambda *s: steps.append(s))
 
     assert [(r.backend, r.layout, r.mem_len) for r in table.rows] == [
         ("eager", "hidden", 6),
         ("onnxruntime", "kv", 6),
-        ("eager", "hidden", 9),
-        ("onnxruntime", "kv", 9),
+        ("eager", "hidden", 0),
+        ("onnxruntime", "kv", 0),
     ]
     for row in table.rows:
         assert (row.target, row.segment_len, row.batch_size, row.threads) == (str(bundle), 1, 1, 1)
         assert row.filled == row.mem_len
-        assert [len(r) for r in row.rounds_ms] == [run.LEAST_CALLS] * 2
+        assert [len(r) for r in row.rounds_ms] == [5] * 2
         assert 0 < row.p50_ms <= row.p90_ms <= row.p99_ms
+        assert 0 < row.load_ms < row.first_ms
+        assert row.peak_rss > 20_000_000
+        assert row.memory_bytes == row.mem_len * {"hidden": 2 * 16, "kv": 2 * 2 * 12}[row.layout] * 4
+        assert row.limit is not None and row.limit.flop_rate == 4e9
         assert row.ratio is not None and 0 < row.ratio.low <= row.ratio.median <= row.ratio.high
+    assert [(q.mem_len, q.segment_len) for q in table.quality] == [(6, 1), (0, 1)]
+    for q in table.quality:  # scored on graphs, like the model itself
+        judge = txl.Engine.load(bytes_model, "eager", mem_len=q.mem_len, threads=1)
+        assert q.nats == pytest.approx(judge.score(np.frombuffer(text.read_bytes(), np.uint8), 1), rel=1e-6)
     assert Table.from_dict(json.loads(json.dumps(table.to_dict()))) == table
     assert [s[1] for s in steps] == sorted(s[1] for s in steps)
     assert steps[-1][1] == steps[-1][2]
@@ -75,8 +82,27 @@ def test_only_one_comparison_is_alive_at_a_time(hollow_bundle, stub_workers, tra
         rounds=1,
         progress=lambda *_: alive.append(sum(p.returncode is None for p in traces.processes)),
     )
-    assert len(traces.processes) == 8
+    assert len(traces.processes) == 1 + 8  # the first measures the machine
     assert max(alive) == 2
+
+
+def test_a_process_starts_when_the_one_before_has_loaded(hollow_bundle, stub_workers, traces):
+    """So that the time to its first answer holds no waiting."""
+    stub_workers()
+    started = {}
+    bench(
+        [hollow_bundle()],
+        segment_lens=(1,),
+        rounds=1,
+        progress=lambda what, *_: started.setdefault(what.partition(",")[0], len(traces.processes)),
+    )
+    assert (started["loading eager"], started["loading onnxruntime"]) == (1, 2)  # one has measured the machine
+
+
+def test_what_workers_tell_is_in_the_rows(hollow_bundle, stub_workers):
+    stub_workers()
+    for row in bench([hollow_bundle()], segment_lens=(1,), rounds=1).rows:
+        assert (row.filled, row.load_ms, row.first_ms, row.memory_bytes, row.peak_rss) == (6, 30, 50, 1024, 5_000_000)
 
 
 def test_equal_threads_reach_every_pool(hollow_bundle, stub_workers, tmp_path):
@@ -113,7 +139,7 @@ def test_errors_made_on_purpose_keep_their_class_and_line(hollow_bundle, stub_wo
     traces.assert_gone()
 
 
-def test_a_real_worker_that_cannot_load_says_why(hollow_bundle, traces):
+def test_a_real_worker_that_cannot_load_says_why(hollow_bundle, planted_rates, traces):
     with pytest.raises(txl.BundleError, match=r"onnxruntime at M = 6.*initial\.safetensors") as caught:
         bench([hollow_bundle()], segment_lens=(1,), backends=("onnxruntime",))
     assert "\n" not in str(caught.value)
@@ -122,13 +148,13 @@ def test_a_real_worker_that_cannot_load_says_why(hollow_bundle, traces):
 
 def test_interruption_ends_workers_and_removes_the_exports(checkpoint, stub_workers, traces, monkeypatch):
     def export(checkpoint, out_dir, **how):
-        out_dir.mkdir()
+        out_dir.mkdir(parents=True)
         return type("Exported", (), {"path": out_dir})()
 
     def interrupt(what, done, total):
         if what.startswith("round 2"):
-            assert len(traces.processes) == 2 and all(p.poll() is None for p in traces.processes)
-            assert [p.name for p in traces.folder.glob("txl-bench-*/*-kv")] == ["0-kv"]
+            assert [p.poll() is None for p in traces.processes] == [False, True, True]
+            assert [p.name for p in traces.folder.glob("txl-bench-*/0/*")] == ["kv"]
             raise KeyboardInterrupt
 
     monkeypatch.setattr(txl, "export", export)
@@ -208,6 +234,22 @@ def test_any_job_can_be_served():
     calls = "prepare call "
     hello, log = said.splitlines()
     assert (hello, log.strip()) == ("a library says hello", (calls + "fill " + calls * (3 + 2 + 2 + 2 + 3)).strip())
+
+
+@pytest.mark.skipif(not serving._CLEAR.exists(), reason="only Linux forgets a peak")
+@pytest.mark.parametrize(("during", "counts"), [("self.log = []", True), ('self.log.append("fill")', False)])
+def test_only_filling_s_own_memory_is_not_counted(during, counts):
+    """A bytearray of 300 MB that is dropped at once, while the job is made or while it is filled."""
+    code = JOB.replace(during, f"{during}; bytearray(b'x' * 100) * 3_000_000")
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        input='{"do": "load"}\n{"do": "end"}\n',
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    peak = json.loads(ended.stdout.splitlines()[1])["peak_rss"]
+    assert (peak > 300_000_000) is counts
 
 
 def test_a_job_that_cannot_be_made_is_answered_in_a_line():

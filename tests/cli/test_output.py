@@ -37,3 +37,31 @@ def test_progress_is_for_terminals(watched: bool, monkeypatch: pytest.MonkeyPatc
             report("counting [all]", 1, 2)
         assert out.getvalue() == b""
         assert (b"counting [all]" in err.getvalue()) is watched
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_long_progress_leaves_lines_behind(watched: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_output, "is_terminal", lambda stream: watched)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    with CliRunner().isolation() as (out, err, _):
+        with _output.long_progress() as (report, log):
+            report("round 1 [of 2]", 30, 30 + 60 * 7)
+            log("1 of 2: [done]")
+        shown = err.getvalue().decode()
+        assert out.getvalue() == b""
+        assert "1 of 2: [done]" in shown
+        assert ("round 1 [of 2]" in shown) is watched
+        assert ("about 7 min left" in shown) is watched
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-5, "less than a minute left"),
+        (61, "about 1 min left"),
+        (5000, "about 83 min left"),
+        (9000, "about 2.5 h left"),
+    ],
+)
+def test_remaining_time_is_an_estimate(seconds: float, words: str):
+    assert _output.left_over(seconds) == words

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import txl_export
-from txl_export.benchmarking import machine, process, quality
+from txl_export.benchmarking import machine, process, quality, run
 from txl_export.benchmarking.plan import Block, Request
 from txl_export.benchmarking.process import Candidate, Comparison, Cost, Source
 from txl_export.benchmarking.progress import Work
@@ -36,7 +36,7 @@ class Blocks:
         everything = [c for comparisons in self._compared.values() for c in comparisons]
         if request.text:
             store.expect(qualities=[block.quality_key(request.text) for block in blocks])
-        self._runner = Runner(everything, store, request.rounds, work, log)
+        self._runner = Runner(everything, store, request.rounds, work, log, run.USUAL_TURN)
         for block in blocks:
             self._plan(block)
 
@@ -88,11 +88,11 @@ class Blocks:
         return self._folder / str(block.number) / layout
 
     def _prepare(self, block: Block, _comparison: Comparison, say: Say) -> None:
-        self._export(block, say)
+        self._export(block, block.exports, say)
 
-    def _export(self, block: Block, say: Say) -> None:
-        """Make the bundles that a block needs and has not got yet."""
-        missing = [layout for layout in block.exports if not self._place(block, layout).exists()]
+    def _export(self, block: Block, layouts: Sequence[str], say: Say) -> None:
+        """Make those of a block's bundles that are not there yet."""
+        missing = [layout for layout in layouts if not self._place(block, layout).exists()]
         checkpoint = block.target.checkpoint() if missing else None
         for layout in missing:
             assert checkpoint is not None
@@ -119,8 +119,7 @@ class Blocks:
         if not self._scores(block) or text is None or block.scored_on is None:
             return
         backend, layout = block.scored_on
-        if not block.target.holds(layout, block.mem_len) and backend != EAGER:
-            self._export(block, self._work.say)
+        self._export(block, [lay for lay in block.exports if (backend, lay) == block.scored_on], self._work.say)
         what = f"scoring {Path(text.name).name} at M = {block.mem_len} on {backend}"
         with self._work.doing(what, "text", self._text_seconds()):
             found = quality.score(

@@ -47,10 +47,11 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 @click.option("--markdown", type=_PATH, metavar="FILE", help="Write tables with their conditions.")
 @json_option
 def command(targets: tuple[Path, ...], csv: Path | None, markdown: Path | None, as_json: bool, **options: Any) -> None:
-    """Time bundles and checkpoints over memory lengths and backends, against what the machine can do.
+    """Time bundles and checkpoints over memory lengths and backends.
 
     Every candidate runs in a process of its own with as many threads, one at a time, taking turns. Where a
-    target is no bundle of a memory length and layout, its checkpoint is exported for the occasion.
+    target is no bundle of a memory length and layout, its checkpoint is exported for the occasion. Each row
+    says how near it comes to the least time that reading and multiplying take on this machine.
     """
     output: Path | None = options["output"]
     for path in filter(None, (output, csv, markdown)):
