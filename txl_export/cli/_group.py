@@ -20,7 +20,7 @@ VERBS = {
     "export": "Export a checkpoint as a bundle of ONNX graphs with the memory as inputs and outputs.",
     "verify": "Compare a bundle with the model it was exported from, over many segments.",
     "bench": "Time bundles and checkpoints over memory lengths and backends.",
-    "report": "Write a bundle's verification, benchmarks and pictures as one HTML file.",
+    "report": "Write what a bundle is, whether it is right and what its memory costs, as one HTML file.",
     "score": "Measure how well a model predicts a text: perplexity, bits per byte.",
     "generate": "Continue a prompt, printing text as it comes.",
 }

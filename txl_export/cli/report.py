@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txl_export.cli._options import INTS, examples, json_option
-from txl_export.cli._output import print_json, progress
+from txl_export.cli._output import long_progress, print_json
 from txl_export.errors import InputError, ToleranceError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--mem-lens", type=INTS, help="Memory lengths M to time; a quarter of the bundle's to four times else.")
 @click.option("--threads", type=int, help="CPU threads of the benchmark; all cores when not given.")
 @click.option("--quick", is_flag=True, help="Measure less: fewer segments, rounds and memory lengths.")
+@click.option("--restart", is_flag=True, help="Time again instead of going on with FILE.bench.json.")
 @click.option("--pictures", metavar="DIR", type=_PATH, help="Write the pictures here too, as SVG and PNG.")
 @json_option
 def command(
@@ -52,7 +53,8 @@ def command(
     """Write what a bundle is, whether it is right and what its memory costs, as one HTML file.
 
     Verifies and times the bundle, which takes minutes; with --verify and --bench it shows figures that are there.
-    What it measures it also writes beside the report, as JSON. The file loads nothing and runs no scripts.
+    What it measures it also writes beside the report, FILE.verify.json and FILE.bench.json; interrupted, the same
+    command goes on with the latter. The report loads nothing and runs no scripts.
 
     Exits with 1 when the bundle is out of tolerance; the report is written and says so.
     """
@@ -62,7 +64,7 @@ def command(
 
     from txl_export.reporting import report
 
-    with progress() as told:
+    with long_progress() as (told, log):
         written = report(
             bundle,
             out,
@@ -70,6 +72,7 @@ def command(
             table=table,
             measure=tuple(name for name, leave in left_out.items() if not leave),
             progress=told,
+            log=log,
             **options,
         )
     _print(written, as_json)

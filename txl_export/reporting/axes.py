@@ -71,7 +71,23 @@ def scale_values(ax: Axes, values: Sequence[float]) -> bool:
     return powers
 
 
+def scale_near(ax: Axes, values: Sequence[float]) -> bool:
+    """The same without zero: a scale on which small differences show."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    if scale_values(ax, values):
+        return True
+    low, high = min(values), max(values)
+    room = 0.2 * (high - low) or 0.1 * abs(high) or 1.0
+    ax.set_ylim(low - room, high + room)
+    ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.6g}"))
+    return False
+
+
 def _plain(value: float) -> str:
+    if value >= 1e15:
+        return ten(round(math.log10(value)))
     return si(value).replace(".00 ", " ").replace(".0 ", " ") if value >= 10000 else f"{value:g}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from txl_export.benchmarking.table import Row, Table
-from txl_export.reporting.pictures import quality_shown
+from txl_export.reporting.choice import quality_shown
 from txl_export.reporting.series import (
     Line,
     latency_point,
@@ -47,11 +47,11 @@ def quality_caption(table: Table) -> list[str]:
     found = quality_shown(table)
     unit = quality_unit(found)
     told = [
-        f"{line.label}: {listed([f'{p.y:.{unit.digits}f} at M = {p.x}' for p in line.points])}"
+        f"On {line.label}: {listed([f'{p.y:.{unit.digits}f} at M = {p.x}' for p in line.points])}"
         for line in quality_lines(found, unit)[:_FEW_LINES]
     ]
     title = f"{unit.name[0].upper()}{unit.name[1:]}, less is better; the axis does not start at zero."
-    return [title, *(f"{line[0].upper()}{line[1:]}." for line in told)]
+    return [title, *(f"{line}." for line in told)]
 
 
 def _extremes(lines: Sequence[Line]) -> list[Line]:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from txl_export.benchmarking.table import Table
 from txl_export.bundle import Bundle
 from txl_export.cli._describe import describe
 from txl_export.cli._options import Reading
 from txl_export.reporting.tables import Grid
-from txl_export.reporting.words import clean, size
+from txl_export.reporting.words import clean, error, size, streams
 from txl_export.units import si
+from txl_export.verification.report import Report
 
 Facts = dict[str, str]
 
@@ -121,3 +123,38 @@ def versions(value: Mapping[str, Any]) -> Facts:
 def title(path: Path) -> str:
     """The bundle's name."""
     return clean(path.resolve().name or path)
+
+
+def verification_facts(report: Report) -> Facts:
+    """What was compared, with what result."""
+    limits, perplexities = report.limits, report.perplexities
+    found = {
+        "Compared": f"{len(report.segments)} segments of {report.segment_len} tokens, {streams(report.batch_size)}",
+        "Tokens": report.source,
+        "Judge": f"{report.checkpoint}, in eager float32",
+        "Run by": f"{report.backend}, layout {report.layout}, {report.precision}, M = {report.mem_len}",
+        "Head": report.head,
+        "Largest error": f"{error(report.max_abs)} (tolerance {error(limits.log_probs)})"
+        if limits.log_probs
+        else error(report.max_abs),
+        "Trend": report.trend.describe(),
+    }
+    agree = [s.measures.top1 for s in report.segments if s.measures.top1 is not None]
+    if agree:
+        found["Best token"] = f"the same at {min(agree):.1%} of positions or more (tolerance {limits.top1:.0%})"
+    if perplexities and report.perplexity_difference is not None:
+        judged = f"tolerance {error(limits.perplexity)}" if report.real else "not judged on random tokens"
+        found["Perplexity"] = (
+            f"{perplexities[0]:.6g}, the trained model's {perplexities[1]:.6g}: "
+            f"{error(report.perplexity_difference)} apart, relative ({judged})"
+        )
+    if report.noise:
+        found["The judge's own rounding"] = f"{error(report.noise.log_probs)} between float32 and float64"
+    return {name: clean(value) for name, value in found.items()}
+
+
+def conditions(table: Table) -> str:
+    """How calls were timed."""
+    threads = f"{table.threads} thread{'s' if table.threads > 1 else ''}"
+    heads = " and ".join(dict.fromkeys(clean(row.head) for row in table.rows))
+    return f"{table.rounds} rounds in turn, each candidate in a process of its own with {threads}; head {heads}."

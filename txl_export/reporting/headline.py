@@ -69,7 +69,7 @@ def steps(found: Tradeoff, own: int) -> list[str]:
     lengths = found.read(text)
     pairs = list(itertools.pairwise(lengths))
     near = [pair for pair in pairs if own in (pair[0].mem_len, pair[1].mem_len)] or pairs[-1:]
-    on = f" on {text}" if len(found.texts) > 1 else ""
+    on = f" on {found.names[text]}" if len(found.texts) > 1 else ""
     told = [_step(found, text, on, *pair) for pair in near]
     best = min(lengths, key=lambda n: (found.value(n, text) or math.inf, n.mem_len))
     if best is not lengths[-1]:
@@ -90,7 +90,7 @@ def _step(found: Tradeoff, text: str, on: str, a: Length, b: Length) -> str:
     worth = f"saves {amount}" if change > least else f"loses {amount}" if change < -least else "leaves quality as it is"
     first = f"Going from M = {a.mem_len} to {b.mem_len} {worth}{on}"
     cost = _cost(a.row, b.row)
-    return f"{first}, {cost}." if cost else f"{first}."
+    return f"{first}; it {cost}." if cost else f"{first}."
 
 
 def _cost(a: Row | None, b: Row | None) -> str:

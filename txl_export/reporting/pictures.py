@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from txl_export.benchmarking.table import Quality, Row, Table
-from txl_export.reporting.axes import label_lengths, scale_values, spread_lengths
+from txl_export.benchmarking.table import Row, Table
+from txl_export.reporting.axes import label_lengths, scale_near, scale_values, spread_lengths
+from txl_export.reporting.choice import fastest_rows, latency_rows, quality_shown, throughput_rows
 from txl_export.reporting.series import (
     Labels,
     Line,
@@ -123,57 +124,6 @@ def memory_tradeoff(table: Table, title: str = "How much memory?") -> Figure | N
         label_lengths(bottom, places, MEMORY_AXIS)
         legend(figure, [*handles, *extra.values()], every)
     return figure
-
-
-def latency_rows(table: Table, batch_size: int | None = None) -> list[Row]:
-    """The rows that `latency` shows."""
-    fewest = min((row.batch_size for row in table.rows), default=0)
-    return [row for row in table.rows if row.batch_size == (fewest if batch_size is None else batch_size)]
-
-
-def throughput_rows(table: Table, mem_len: int | None = None) -> list[Row]:
-    """The rows that `throughput` shows."""
-    streams: dict[int, set[int]] = {}
-    for row in table.rows:
-        streams.setdefault(row.mem_len, set()).add(row.batch_size)
-    fit = [m for m, found in streams.items() if len(found) > 1 and mem_len in (None, m)]
-    return [row for row in table.rows if fit and row.mem_len == max(fit)]
-
-
-def quality_shown(table: Table) -> list[Quality]:
-    """The figures that `quality` shows: of texts that were read at more than one M."""
-    lengths: dict[tuple[str, str, int], set[int]] = {}
-    for q in table.quality:
-        lengths.setdefault((q.target, q.text, q.segment_len), set()).add(q.mem_len)
-    return [q for q in table.quality if len(lengths[q.target, q.text, q.segment_len]) > 1]
-
-
-def fastest_rows(table: Table, target: str | None = None) -> list[Row]:
-    """The rows that a deployer would look at: fewest streams, shortest segments, the fastest backend of each model.
-
-    Args:
-        table: a benchmark.
-        target: one model; None for all.
-    """
-    rows = [row for row in table.rows if target in (None, row.target)]
-    fewest = min((row.batch_size for row in rows), default=0)
-    rows = [row for row in rows if row.batch_size == fewest]
-    shortest = min((row.segment_len for row in rows), default=0)
-    rows = [row for row in rows if row.segment_len == shortest]
-    chosen: list[Row] = []
-    for name in dict.fromkeys(row.target for row in rows):
-        groups: dict[tuple[object, ...], list[Row]] = {}
-        for row in rows:
-            if row.target == name:
-                groups.setdefault((row.backend, row.layout, row.head, row.threads), []).append(row)
-        best = min(groups.values(), key=_preference)
-        chosen += best
-    return sorted(chosen, key=lambda row: (row.target, row.mem_len))
-
-
-def _preference(rows: list[Row]) -> tuple[int, float]:
-    """What was measured at more lengths says more; then the faster."""
-    return -len(rows), max(row.p50_ms for row in rows)
 
 
 def _call_words(row: Row) -> str:
@@ -296,16 +246,12 @@ def _quality_panel(
     ax: Axes, lines: Sequence[Line], unit: Unit, places: dict[int, float], style: dict[str, Look] | None = None
 ) -> list[Any]:
     """Lines of quality; a single one carries its numbers. The axis need not start at zero."""
-    from matplotlib.ticker import MaxNLocator
-
     style = style or looks([line.label for line in lines])
     handles = []
     for line in lines:
         handles += ax.plot([places[x] for x in line.xs], line.ys, **style[line.label].options(), zorder=3)
-    ax.margins(y=0.2)
-    ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    ax.ticklabel_format(axis="y", useOffset=False, style="plain")
-    name_values(ax, unit.name)
+    powers = scale_near(ax, [y for line in lines for y in line.ys])
+    name_values(ax, unit.name + (" (log scale)" if powers else ""))
     if len(lines) == 1 and len(lines[0].points) <= _MOST_NUMBERS:
         _write_values(ax, lines[0], unit, places)
     return handles

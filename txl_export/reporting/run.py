@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from txl_export.benchmarking.notes import abilities, notes
 from txl_export.benchmarking.table import Table
 from txl_export.bundle import Bundle, Manifest
+from txl_export.checkpoints import Checkpoint
 from txl_export.errors import InputError, missing_extra
 from txl_export.files import write_atomic, write_json
-from txl_export.reporting.page import Contents, render, sentences
+from txl_export.reporting.contents import Contents
+from txl_export.reporting.glance import sentences
+from txl_export.reporting.page import render
 from txl_export.reporting.saving import save
 from txl_export.reporting.sections import Picture
 from txl_export.verification.report import Report
@@ -50,18 +55,21 @@ def report(
     verification: Report | None = None,
     table: Table | None = None,
     measure: Collection[str] = MEASURES,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
     text: str | Path | None = None,
     mem_lens: Sequence[int] | None = None,
     quick: bool = False,
     threads: int | None = None,
+    restart: bool = False,
     pictures: str | Path | None = None,
     progress: Progress | None = None,
+    log: Callable[[str], None] | None = None,
 ) -> Written:
     """Write what a bundle is, whether it is right, how fast it is and what its memory is worth, as one HTML file.
 
     The file holds its styles and pictures, runs no scripts and loads nothing. What is measured here is also
-    written beside it, `NAME.verify.json` and `NAME.bench.json`, to be given the next time.
+    written beside it, as `NAME.verify.json` and `NAME.bench.json`. The latter is kept step by step, as by `bench`:
+    after an interruption the same call goes on with it.
 
     Args:
         bundle: the bundle, or its folder.
@@ -74,8 +82,10 @@ def report(
         mem_lens: memory lengths to time, tokens; None for a quarter of the bundle's M to four times M.
         quick: measure less: 16 segments, half of M to twice M, two rounds.
         threads: CPU threads of the benchmark; None for all cores.
+        restart: write over `NAME.bench.json` instead of going on with it.
         pictures: folder for the pictures as SVG and PNG; None for none.
         progress: called with (what is being done, done, in all).
+        log: called with a line for every step of the benchmark that is done.
 
     Returns:
         What was written, and the headline. A bundle out of tolerance is a result: `verification.passed` tells.
@@ -89,21 +99,23 @@ def report(
     page = Path(out)
     _check_beforehand(page, measure)
     _check_fits(opened.manifest, verification)
+    if table is not None:
+        _check_table(table)
     words = None if text is None else _read(Path(text))
     lengths = tuple(mem_lens) if mem_lens else default_lengths(opened.manifest.mem_len, quick)
-    beside = page.with_suffix("")
-    made: dict[Path, Report | Table] = {}
+    made = []
     if verification is None and "verify" in measure:
         verification = _verify(opened, checkpoint, words, quick, progress)
-        made[beside.with_name(beside.name + ".verify.json")] = verification
+        made.append(page.with_name(page.stem + ".verify.json"))
+        write_json(made[-1], verification.to_dict())
     if table is None and "bench" in measure:
-        table = _bench(opened, text, lengths, quick, threads, progress)
-        made[beside.with_name(beside.name + ".bench.json")] = table
-    contents = Contents(opened, verification, table, lengths)
+        made.append(page.with_name(page.stem + ".bench.json"))
+        options = {"text": text, "threads": threads, "output": made[-1], "restart": restart}
+        table = _bench(opened, lengths, quick, progress=progress, log=log, **options)
+    shown = {row.mem_len for row in table.rows} if table else set()
+    contents = Contents(opened, verification, table, tuple(sorted(shown)) or lengths)
     parts = contents.parts()
     html = render(contents, parts)
-    for path, found in made.items():
-        write_json(path, found.to_dict())
     drawn = [part for found in parts.values() for part in found if isinstance(part, Picture)]
     files = [file for part in drawn if pictures is not None for file in save(part.figure, Path(pictures) / part.name)]
     write_atomic(page, html)
@@ -149,8 +161,31 @@ def _check_fits(m: Manifest, verification: Report | None) -> None:
             )
 
 
+def _check_table(table: Table) -> None:
+    """Numbers that a table out of a file may lack, before they end in something worse than a line."""
+    try:
+        for row in table.rows:
+            lengths = (row.mem_len, row.segment_len, row.batch_size)
+            good = all(isinstance(n, int) and n >= 0 for n in lengths) and isinstance(row.backend + row.layout, str)
+            _require(good and all(row.rounds_ms) and bool(row.rounds_ms) and 0 < row.p50_ms < math.inf, "a row")
+        for q in table.quality:
+            _require(q.tokens > 0 and q.mem_len >= 0 and math.isfinite(q.nats), "a figure of quality")
+        notes(table), abilities(table)
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise InputError(f"the benchmark is damaged ({type(e).__name__}: {e}): run it again") from None
+
+
+def _require(good: bool, what: str) -> None:
+    if not good:
+        raise ValueError(f"{what} holds numbers that cannot be")
+
+
 def _verify(
-    bundle: Bundle, checkpoint: str | Path | None, text: bytes | None, quick: bool, progress: Progress | None
+    bundle: Bundle,
+    checkpoint: str | Path | Checkpoint | None,
+    text: bytes | None,
+    quick: bool,
+    progress: Progress | None,
 ) -> Report:
     return verify(
         bundle,
@@ -161,14 +196,7 @@ def _verify(
     )
 
 
-def _bench(
-    bundle: Bundle,
-    text: str | Path | None,
-    mem_lens: Sequence[int],
-    quick: bool,
-    threads: int | None,
-    progress: Progress | None,
-) -> Table:
+def _bench(bundle: Bundle, mem_lens: Sequence[int], quick: bool, **options: Any) -> Table:
     from txl_export.benchmarking import bench
 
     m = bundle.manifest
@@ -181,6 +209,5 @@ def _bench(
         segment_lens=sorted({shortest, m.segment_len}),
         backends=("onnxruntime",) if alone else ("eager", "onnxruntime"),
         rounds=(_QUICK if quick else _FULL)[1],
-        threads=threads,
-        progress=progress,
+        **options,
     )

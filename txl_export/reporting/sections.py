@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from txl_export.benchmarking.table import Table
 from txl_export.reporting import accuracy, captions, pictures
+from txl_export.reporting.choice import fastest_rows, latency_rows, throughput_rows
 from txl_export.reporting.commands import bench_command, verify_command
 from txl_export.verification.report import Report
 
@@ -53,7 +54,7 @@ def memory_parts(table: Table | None, bundle: Path, mem_lens: list[int]) -> Iter
     """What memory is worth and costs."""
     figure = pictures.memory_tradeoff(table) if table else None
     if table and figure:
-        rows = pictures.fastest_rows(table)
+        rows = fastest_rows(table)
         words = (*captions.quality_caption(table), *captions.latency_caption(table, rows))
         yield Picture("memory", figure, words)
         return
@@ -75,11 +76,11 @@ def speed_parts(table: Table | None, bundle: Path, mem_lens: list[int]) -> Itera
     for n in streams:
         figure = pictures.latency(table, n, "Time per call" if n == 1 else f"Time per call, {n} streams")
         assert figure
-        caption = captions.latency_caption(table, pictures.latency_rows(table, n))
+        caption = captions.latency_caption(table, latency_rows(table, n))
         yield Picture("latency" if n == streams[0] else f"latency-{n}", figure, tuple(caption))
     figure = pictures.throughput(table)
     if figure:
-        caption = captions.throughput_caption(table, pictures.throughput_rows(table))
+        caption = captions.throughput_caption(table, throughput_rows(table))
         yield Picture("throughput", figure, tuple(caption))
     else:
         why = "How throughput grows with the number of streams was not measured."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from txl_export.benchmarking.table import Quality, Row
 from txl_export.reporting.style import LONGEST_LABEL
-from txl_export.reporting.words import clean, short_names, short_paths
+from txl_export.reporting.words import short_names, short_paths
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,14 @@ def quality_unit(found: Sequence[Quality]) -> Unit:
 
 def quality_lines(found: Sequence[Quality], unit: Unit) -> list[Line]:
     """A line per text, and per model and segment length where there are several."""
-    targets = short_paths((q.target for q in found), 24)
+    targets, texts = short_paths((q.target for q in found), 24), short_paths((q.text for q in found), 40)
     several, cuts = len(targets) > 1, len({q.segment_len for q in found}) > 1
     groups: dict[tuple[str, str, int], dict[int, Point]] = {}
     for q in found:
         y = unit.value(q)
         groups.setdefault((q.target, q.text, q.segment_len), {})[q.mem_len] = Point(q.mem_len, y, y, y)
     names = {
-        key: (f"{targets[key[0]]}: " if several else "") + clean(key[1]) + (f", L = {key[2]}" if cuts else "")
+        key: (f"{targets[key[0]]}: " if several else "") + texts[key[1]] + (f", L = {key[2]}" if cuts else "")
         for key in groups
     }
     short = short_names(names.values(), LONGEST_LABEL)

@@ -86,7 +86,7 @@ def tradeoff_grid(found: Tradeoff) -> Grid:
     """What each memory length brings and costs, with the change from the length before."""
     columns = ["M"]
     for text in found.texts:
-        columns += [f"{found.unit.name}, {clean(text)}", "change"]
+        columns += [f"{found.unit.name}, {found.names[text]}", "change"]
     if found.timed:
         columns += ["p50 per call (ms)", "change (ms)", "memory per stream"]
     rows = []

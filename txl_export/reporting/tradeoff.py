@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txl_export.benchmarking.table import Quality, Row, Table
-from txl_export.reporting.pictures import fastest_rows
+from txl_export.reporting.choice import fastest_rows
 from txl_export.reporting.series import Unit, quality_unit
+from txl_export.reporting.words import short_paths
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Tradeoff:
     Attributes:
         target: the model, as the benchmark names it.
         unit: of quality; less is better.
-        texts: names, in the order in which they were read.
+        texts: as the benchmark names them, in the order in which they were read.
         lengths: what was measured.
     """
 
@@ -40,6 +41,11 @@ class Tradeoff:
     unit: Unit
     texts: tuple[str, ...]
     lengths: tuple[Length, ...]
+
+    @property
+    def names(self) -> dict[str, str]:
+        """A short name for each text."""
+        return short_paths(self.texts, 32)
 
     def at(self, mem_len: int) -> Length | None:
         """What is known of a length."""

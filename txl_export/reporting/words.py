@@ -93,3 +93,8 @@ def listed(items: Sequence[str]) -> str:
 def size(n: float) -> str:
     """Bytes with a decimal prefix."""
     return si(n, "B")
+
+
+def streams(n: int) -> str:
+    """How many streams."""
+    return "1 stream" if n == 1 else f"{n} streams"
