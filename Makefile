@@ -8,10 +8,10 @@ EXTRAS := cpu,export,report,dev,parity
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format clean
+.PHONY: help demo test lint format bench bench-quick clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## export the shipped model, verify it on real text, time memory lengths
 	@$(PY) -m txl_export.demo
@@ -28,10 +28,17 @@ format: $(STAMP) ## sort imports, apply safe fixes, format
 	$(PY) -m ruff check --fix --exit-zero .
 	$(PY) -m ruff format .
 
+# What is measured is kept: each goes on where it stopped. OPTIONS="--minutes 120", OPTIONS=--restart
+bench: $(STAMP) ## time this package beside its peers, an hour at a time (OPTIONS=--help)
+	@$(PY) -m benchmarks $(OPTIONS)
+
+bench-quick: $(STAMP) ## the same at a few points, in five minutes
+	@$(PY) -m benchmarks --quick $(OPTIONS)
+
 clean: ## remove bundles in engines/, build output and caches; .venv stays
 	find engines -mindepth 1 -maxdepth 1 ! -name README.md ! -name recipes -exec rm -rf {} +
 	find txl_export tests models benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist benchmarks/.cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # "ok", or what is wrong with the Python that .venv has or would be made of.
 BASE_PYTHON = $(or $(wildcard $(PY)),$(PYTHON))

@@ -1,0 +1,152 @@
+"""Which points are compared, the most telling first, and what each is expected to take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from benchmarks.peers import JUDGE, PEERS
+from benchmarks.shapes import Shape
+from txl_export.config import ModelConfig
+from txl_export.layouts import memory_bytes
+from txl_export.weights import count_parameters
+
+_FLOAT = 4
+
+
+class Point(NamedTuple):
+    """Cells that differ in the peer only."""
+
+    shape: str
+    segment_len: int
+    mem_len: int
+    batch_size: int
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.shape}, L = {self.segment_len}, M = {self.mem_len}, B = {self.batch_size}"
+
+
+def full_matrix(shapes: Sequence[str]) -> list[Point]:
+    """L = 1, 16, 64, 128 by M = 128, 640, 1600, 3800 by B = 1, 8, 32 of every shape."""
+    return [
+        Point(shape, L, M, B)
+        for B in (1, 8, 32)
+        for L in (1, 128, 64, 16)
+        for M in (1600, 3800, 640, 128)
+        for shape in shapes
+    ]
+
+
+QUICK_SHAPES = ("enwik8-base", "stdlib-bytes")
+QUICK_PEERS = tuple(name for name in PEERS if name != "compile")  # whose compilations take most of five minutes
+
+
+def quick_matrix() -> list[Point]:
+    """One token over all M, and one longer segment, of two shapes."""
+    places = [(1, 1600), (1, 3800), (1, 640), (1, 128), (64, 1600)]
+    return [Point(shape, L, M, 1) for L, M in places for shape in QUICK_SHAPES]
+
+
+def call_flops(layout: str, config: ModelConfig, point: Point) -> float:
+    """FLOPs of the matrix products of a call, as a peer of that layout computes them."""
+    c, (_, L, M, B) = config, point
+    heads, K = c.n_head * c.d_head, M + L
+    again = {"hidden": M, "kv": 0}[layout]  # remembered rows that are projected once more
+    positions = {"hidden": K * c.d_model, "kv": 0}[layout]
+    per_layer = B * (heads * c.d_model * (4 * L + 2 * again) + 3 * L * K * heads + 2 * L * c.d_model * c.d_inner)
+    return 2.0 * (c.n_layer * (per_layer + heads * positions) + B * L * c.vocab_size * c.d_embed)
+
+
+def call_seconds(peer: str, config: ModelConfig, point: Point, streams: float = 2.5e10) -> float:
+    """About how long a call takes: its arithmetic, or its memory read, written and moved once.
+
+    Args:
+        peer: a name of `PEERS`.
+        config: the architecture.
+        point: where.
+        streams: bytes per second.
+    """
+    about = PEERS[peer]
+    memory = about.memories * point.batch_size * memory_bytes(about.layout, config, point.mem_len)
+    scores = about.scores * config.n_layer * _scores(config, point)
+    moved = memory + scores + _FLOAT * count_parameters(config) + about.outputs * _outputs(config, point)
+    return 5e-4 + call_flops(about.layout, config, point) / about.flop_rate + moved / streams
+
+
+def seconds(peers: Sequence[str], config: ModelConfig, point: Point, rounds: int) -> float:
+    """About how long a comparison takes, without what is built for it.
+
+    Args:
+        peers: its candidates.
+        config: the architecture.
+        point: where.
+        rounds: turns of each.
+    """
+    total = 0.0
+    for peer in peers:
+        call = call_seconds(peer, config, point)
+        # The first call, two of the check, three to warm up; in a round two untimed ones, then three or more.
+        total += PEERS[peer].load_seconds + 6 * call + rounds * (2 * call + max(0.4, 3 * call))
+    return total
+
+
+def peak_bytes(peer: str, config: ModelConfig, point: Point) -> float:
+    """About the most memory that a peer's process holds."""
+    about = PEERS[peer]
+    B, K = point.batch_size, point.mem_len + point.segment_len
+    memory = about.memories * B * memory_bytes(about.layout, config, point.mem_len)
+    projected = _FLOAT * B * K * (config.d_model + 4 * config.n_head * config.d_head)  # of one layer
+    weights = 1.5 * _FLOAT * count_parameters(config)
+    arrays = about.scores * _scores(config, point) + about.outputs * _outputs(config, point)
+    return about.base_bytes + weights + memory + projected + arrays
+
+
+def _scores(config: ModelConfig, point: Point) -> float:
+    """Bytes of one layer's attention scores."""
+    keys = point.mem_len + point.segment_len
+    return _FLOAT * point.batch_size * config.n_head * point.segment_len * keys
+
+
+def _outputs(config: ModelConfig, point: Point) -> float:
+    """Bytes of the log-probabilities."""
+    return _FLOAT * point.batch_size * point.segment_len * config.vocab_size
+
+
+class Choice(NamedTuple):
+    """Who takes part in a comparison, and who does not and why.
+
+    Attributes:
+        peers: candidates, or none where the comparison makes no sense without those that are left out.
+        left_out: names that do not take part.
+        reason: why; empty where all do.
+    """
+
+    peers: tuple[str, ...]
+    left_out: tuple[str, ...]
+    reason: str
+
+
+def choose(peers: Sequence[str], shape: Shape, point: Point, limit: float) -> Choice:
+    """Leave out `compile`, then the whole comparison, where processes would need more memory than there is.
+
+    Args:
+        peers: wanted.
+        shape: the model.
+        point: where.
+        limit: bytes that all processes together may hold.
+    """
+    sizes = {peer: peak_bytes(peer, shape.config, point) for peer in peers}
+    total = sum(sizes.values())
+    if total <= limit:
+        return Choice(tuple(peers), (), "")
+    reason = f"the processes would hold about {total / 1e9:.0f} GB, more than {limit / 1e9:.0f} GB"
+    fewer = tuple(peer for peer in peers if peer != "compile")
+    if fewer != tuple(peers) and sum(sizes[peer] for peer in fewer) <= limit:
+        return Choice(fewer, ("compile",), reason)
+    return Choice((), tuple(peers), reason)
+
+
+def candidates_first(peers: Sequence[str]) -> list[str]:
+    """The order in which processes load: the judge, whose numbers the others are compared with, before them."""
+    return sorted(peers, key=lambda peer: peer != JUDGE)
