@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from txl_export.verification.bisection.graph_view import GraphView, Node
+from txl_export.verification.bisection.graph_view import CASTS, GraphView, Node
 from txl_export.verification.bisection.interpreter import Interpreter
 from txl_export.verification.bisection.numbers import allowance, differences, is_float, largest
 
@@ -54,7 +54,8 @@ class Alignment:
         self.interpreter = Interpreter(judge)
         self.names: dict[str, str] = {}  # of the judge's values to the bundle's
         self.exact: dict[str, np.ndarray] = {}  # of the judge's values, from the bundle's inputs
-        self._by_name = _names_agree(judge, bundle)
+        self.by_name = names_agree(judge, bundle)
+        self._shapes = _Shapes(bundle)
 
     def walk(self, region: Iterable[Node]) -> list[Deviation]:
         """Compare node by node, in topological order.
@@ -89,13 +90,19 @@ class Alignment:
 
     def _meet(self, node: Node, value: str, exact: np.ndarray, allowed: float) -> Deviation | None:
         """Find the counterpart of a value; None where there is none or it agrees."""
-        name = value if self._by_name and self._seen(value, exact.shape) else self._by_content(exact, allowed)
+        name = self._counterpart(node, value, exact, allowed)
         if name is None:
             return None
         self.names[value] = name
         found = self.observed[name]
         error, index = largest(differences(found, exact))
         return Deviation(node, value, name, exact, found, error, index, allowed) if not error <= allowed else None
+
+    def _counterpart(self, node: Node, value: str, exact: np.ndarray, allowed: float) -> str | None:
+        """By name; where names mean nothing, by numbers, and where a fault has changed these, by what it is made of."""
+        if (self.by_name or value in self.judge.outputs) and self._seen(value, exact.shape):
+            return value
+        return self._by_content(exact, allowed) or self._by_structure(node, value, exact.shape)
 
     def _seen(self, name: str, shape: tuple[int, ...]) -> bool:
         return name in self.observed and self.observed[name].shape == shape
@@ -107,6 +114,17 @@ class Alignment:
             if name in taken or found.shape != exact.shape or is_float(found) != is_float(exact):
                 continue
             if largest(differences(found, exact))[0] <= allowed:
+                return name
+        return None
+
+    def _by_structure(self, node: Node, value: str, shape: tuple[int, ...]) -> str | None:
+        """The output of a node of the same operator whose inputs are the counterparts of this node's inputs."""
+        given = [v for v in node.inputs if v and not self.judge.is_constant(v)]
+        wanted = tuple(self._shapes.origin(self.names.get(v, v)) for v in given)
+        taken = set(self.names.values())
+        for like in self._shapes.nodes.get((node.op_type, wanted), []) if wanted else []:
+            name = like.outputs[min(node.outputs.index(value), len(like.outputs) - 1)]
+            if name not in taken and self._seen(name, shape):
                 return name
         return None
 
@@ -125,7 +143,24 @@ class Alignment:
         return first
 
 
-def _names_agree(judge: GraphView, bundle: GraphView) -> bool:
+class _Shapes:
+    """The bundle's nodes by operator and inputs, constants and casts left out."""
+
+    def __init__(self, graph: GraphView) -> None:
+        self._graph = graph
+        self.nodes: dict[tuple[str, tuple[str, ...]], list[Node]] = {}
+        for node in graph.nodes:
+            inputs = tuple(self.origin(v) for v in node.inputs if v and not graph.is_constant(v))
+            self.nodes.setdefault((node.op_type, inputs), []).append(node)
+
+    def origin(self, value: str) -> str:
+        """The value that was cast, perhaps several times, to give this one."""
+        node = self._graph.producers.get(value)
+        return self.origin(node.inputs[0]) if node and node.op_type in CASTS else value
+
+
+def names_agree(judge: GraphView, bundle: GraphView) -> bool:
+    """Whether the names of values mean the same in both graphs."""
     shared = [v for v in judge.producers if v in bundle.producers]
     same = sum(judge.producers[v].op_type == bundle.producers[v].op_type for v in shared)
     return bool(shared) and same >= _TRUST * len(shared) and len(shared) >= len(judge.producers) / 4

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from txl_export.verification.bisection import changes
-from txl_export.verification.bisection.culprit import CASTS, Constant, Evidence
+from txl_export.verification.bisection.culprit import Constant, Evidence
+from txl_export.verification.bisection.graph_view import CASTS
 from txl_export.verification.bisection.numbers import differences, is_float, largest
 from txl_export.verification.bisection.sources import Source
 

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from txl_export.verification.bisection.alignment import Alignment, Deviation
-from txl_export.verification.bisection.graph_view import Node
+from txl_export.verification.bisection.graph_view import CASTS, Node
 from txl_export.verification.bisection.interpreter import Interpreter
 from txl_export.verification.bisection.numbers import allowance, distance, is_float, scale
 
-# Operators that change how a number is stored.
-CASTS = frozenset({"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 # Constants are the judge's when they agree to this share of the largest: another machine may round differently.
 SAME = 1e-6
 

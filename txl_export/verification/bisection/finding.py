@@ -8,6 +8,7 @@ from typing import Any
 
 from txl_export.verification.bisection.causes import Cause
 from txl_export.verification.bisection.layers import PartError
+from txl_export.verification.bisection.naming import VISIBLE
 from txl_export.verification.bisection.numbers import Range
 
 
@@ -25,6 +26,7 @@ class Place:
         expected: range of what it should have.
         difference: the largest.
         index: where that is.
+        at: the two values there, found and expected.
         allowed: what rounding explains.
         share: of the error at the end of the part, how much this node causes alone, about 1 for the only fault.
     """
@@ -38,6 +40,7 @@ class Place:
     expected: Range
     difference: float
     index: tuple[int, ...]
+    at: tuple[float, float]
     allowed: float
     share: float
 
@@ -48,7 +51,8 @@ class Finding:
 
     Attributes:
         lost: whether anything is; the rest is empty where nothing is.
-        segment: number of the segment in which it is lost.
+        seen: number of the first segment out of tolerance.
+        segment: number of the segment in which it is lost: `seen`, or an earlier one that left a wrong memory.
         token: tokens that each stream had consumed before the call of the graph that loses it.
         part: the part of the graph, such as "layers.1"; None where it lies in no single part.
         place: the node; None where it lies in no single node.
@@ -58,6 +62,7 @@ class Finding:
     """
 
     lost: bool
+    seen: int | None = None
     segment: int | None = None
     token: int | None = None
     part: str | None = None
@@ -68,7 +73,9 @@ class Finding:
 
     @property
     def layer(self) -> str | None:
-        """The part in a reader's words: "embedding", "layer 1", "head log_probs"."""
+        """The part in a reader's words: "embedding", "visibility", "layer 1", "head log_probs"."""
+        if self.place and self.place.module == VISIBLE:
+            return "visibility"
         kind, _, rest = (self.part or "").partition(".")
         return {"opening": "embedding", "layers": f"layer {rest}", "heads": f"head {rest}"}.get(kind)
 
@@ -86,18 +93,21 @@ class Finding:
         """One paragraph: where, the two ranges, why, and what to do."""
         if not self.lost or self.cause is None:
             return "Nothing is lost: every segment is within tolerance."
-        sentences = [
-            f"Accuracy is lost in segment {self.segment} (token {self.token})"
-            + (f", {self.layer}." if self.part else ".")
-        ]
+        sentences = [self._where()]
         if self.place:
             sentences += _place(self.place)
         if self.others:
             more = f" and {len(self.others) - 3} more" if len(self.others) > 3 else ""
             sentences.append(f"Also out of tolerance there: {', '.join(self.others[:3])}{more}.")
-        sentences.append(f"Likely cause: {self.cause.name}. {_sentence(self.cause.reason)}")
+        sentences.append(f"Likely cause: {self.cause.name}: {self.cause.reason}.")
         sentences.append(f"What to do: {self.cause.advice}.")
         return " ".join(sentences)
+
+    def _where(self) -> str:
+        where = f"segment {self.segment} (token {self.token})" + (f", {self.layer}" if self.part else "")
+        if self.seen == self.segment:
+            return f"Accuracy is lost in {where}."
+        return f"Segment {self.seen} is the first out of tolerance, but accuracy is lost in the memory left by {where}."
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dict."""
@@ -109,11 +119,7 @@ def _place(p: Place) -> list[str]:
     source = f" (traced from {p.source})" if p.source else ""
     return [
         f"The first node to blame is {p.node} ({p.op_type}) of {p.module}{source}.",
-        f"Its output {p.value} {list(p.found.shape)} is {p.found}, expected {p.expected}: "
-        f"{p.difference:.2g} apart at {list(p.index)} where rounding explains {p.allowed:.1e}.",
+        f"Its output {p.value} {list(p.found.shape)} is {p.found}, expected {p.expected}; at {list(p.index)} "
+        f"{p.at[0]:.6g}, expected {p.at[1]:.6g}: {p.difference:.2g} apart where rounding explains {p.allowed:.1g}.",
         f"Alone it causes {min(p.share, 1.0):.0%} of the part's error.",
     ]
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 PART = "txl.part"
+# Operators that change how a number is stored.
+CASTS = frozenset({"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +85,10 @@ class GraphView:
             else:
                 self._read[name] = _constant_of(node) if node and node.op_type == "Constant" else None
         return self._read[name]
+
+    def is_constant(self, name: str) -> bool:
+        """Whether `constant` would give something, without reading it."""
+        return name in self._constants or (name in self.producers and self.producers[name].op_type == "Constant")
 
     def of(self, *parts: str) -> list[Node]:
         """The nodes of some parts, in topological order."""

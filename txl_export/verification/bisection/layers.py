@@ -25,12 +25,14 @@ class PartError:
         value: its name in the graph.
         error: largest difference from the reference; None where the graph has no value of that name.
         allowed: what rounding explains.
+        remembered: whether it is a part of the memory, which only the next call reads.
     """
 
     part: str
     value: str
     error: float | None
     allowed: float
+    remembered: bool = False
 
     @property
     def lost(self) -> bool:
@@ -62,7 +64,7 @@ def compare(
         # Both round, in different orders, and each in every layer before this one.
         allowed = float(tolerance or 0.0) if judged else allowance(exact, expected)
         error = distance(found[name], expected) if name in found else None
-        errors.append(PartError(part, name, error, allowed))
+        errors.append(PartError(part, name, error, allowed, name in single.states))
     return errors
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from txl_export.verification.bisection.graph_view import GraphView, Node
 
+# Where the reference says who sees whom: a method, not a module.
+VISIBLE = "TransformerXL.visible"
 _SCOPES, _TRACE = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.stack_trace"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 _PACKAGE = Path(__file__).parents[2]
@@ -30,7 +32,7 @@ def module_of(node: Node, in_mask: bool = False) -> str:
         in_mask: whether the node computes who sees whom, which the reference does outside its modules.
     """
     if in_mask:
-        return "TransformerXL.visible"
+        return VISIBLE
     scopes = ast.literal_eval(node.notes.get(_SCOPES, "[]"))
     scope = scopes[-2] if len(scopes) > 1 else ""
     kind, _, number = node.part.partition(".")

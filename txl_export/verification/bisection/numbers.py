@@ -31,12 +31,12 @@ class Range:
     nonfinite: int
 
     @classmethod
-    def of(cls, array: np.ndarray) -> Range:
-        """Measure an array."""
+    def of(cls, array: np.ndarray, dtype: str | None = None) -> Range:
+        """Measure an array; `dtype` is what to call its type where it was computed in a wider one."""
         values = np.asarray(array, np.float64)
         finite = values[np.isfinite(values)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (float("nan"), float("nan"))
-        return cls(low, high, str(array.dtype), tuple(array.shape), int(values.size - finite.size))
+        return cls(low, high, dtype or str(array.dtype), tuple(array.shape), int(values.size - finite.size))
 
     def __str__(self) -> str:
         """Such as "float32 [-3.1, 4.2]", with the number of values that are not finite."""

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from txl_export.bundle import Bundle, GraphSpec
-from txl_export.verification.bisection import layers, naming, sources
-from txl_export.verification.bisection.alignment import Alignment, Deviation, Effects
+from txl_export.bundle import Bundle
+from txl_export.verification.bisection import layers, sources
+from txl_export.verification.bisection.alignment import names_agree
 from txl_export.verification.bisection.calls import Call, calls
-from txl_export.verification.bisection.causes import Cause, cause_of
-from txl_export.verification.bisection.culprit import Constant, Evidence, Inquiry
-from txl_export.verification.bisection.finding import Finding, Place
+from txl_export.verification.bisection.causes import Cause
+from txl_export.verification.bisection.culprit import Constant
+from txl_export.verification.bisection.finding import Finding
 from txl_export.verification.bisection.graph_view import GraphView, from_file
 from txl_export.verification.bisection.judge import Judge
 from txl_export.verification.bisection.layers import PartError
 from txl_export.verification.bisection.numbers import Range, distance, scale
-from txl_export.verification.bisection.parts import output_of, parts_of
-from txl_export.verification.bisection.probe import Arrays, Probe, probe
+from txl_export.verification.bisection.parts import parts_of
+from txl_export.verification.bisection.probe import Arrays, probe
+from txl_export.verification.bisection.region import Graph, Region
 from txl_export.verification.report import Report
 from txl_export.verification.tokens import Tokens
 
@@ -28,10 +30,8 @@ if TYPE_CHECKING:
     from txl_export.reference import Memory
     from txl_export.runtime.engine import Engine
 
-# Deviations whose effect is measured: each costs one pass over the part in float64.
-_MOST = 12
-# A node that causes this share of the error alone is the one to name; the first such.
-_MAIN = 0.5
+# Memory that differs by more than this share of its largest number was not copied or rounded.
+_SHARE = 1e-4
 
 
 def find(bundle: Bundle, engine: Engine, checkpoint: Checkpoint, tokens: Tokens, report: Report) -> Finding:
@@ -50,185 +50,131 @@ def find(bundle: Bundle, engine: Engine, checkpoint: Checkpoint, tokens: Tokens,
     Raises:
         InputError: a backend that shows no intermediate values.
     """
-    return Finding(lost=False) if report.passed else _Search(bundle, engine, checkpoint, tokens, report).run()
+    return Finding(lost=False) if report.passed else Search(bundle, engine, checkpoint, tokens, report).run()
 
 
-@dataclass(frozen=True)
-class _Graph:
-    """One graph of the bundle, its nodes and its probe."""
+class Search:
+    """One failed verification, looked into."""
 
-    spec: GraphSpec
-    parts: tuple[str, ...]
-    view: GraphView
-    probe: Probe
-
-    @property
-    def ends(self) -> list[str]:
-        """Names of the hidden states after the embedding and each layer."""
-        return [name for p in self.parts if (name := output_of(p))]
-
-
-class _Search:
     def __init__(self, bundle: Bundle, engine: Engine, checkpoint: Checkpoint, tokens: Tokens, report: Report) -> None:
+        """Take what `find` takes."""
         self.bundle, self.engine, self.report, self.tokens = bundle, engine, report, tokens
         self.judge = Judge(checkpoint, bundle.manifest)
-        self._graphs: dict[str, _Graph] = {}
+        self._graphs: dict[str, Graph] = {}
 
     def run(self) -> Finding:
         """Look at the first segment out of tolerance, then at the memory that it started from."""
         segment = self.report.worst_segment.index
         head = self.engine.info.head(self.report.head)
         todo = calls(self.tokens, self.report.segment_len, head, self.engine.info, segment)
+        for call, memory in self._along(todo):
+            if call.segment == segment and (found := self._examine(call, memory, False)):
+                return found
+        found = self._first_rows() or self._left_behind(todo) or self._between(todo)
+        return replace(found, seen=segment)
+
+    def _along(self, todo: list[Call]) -> Iterator[tuple[Call, Memory]]:
+        """Each call with the reference's memory before it."""
         memory = self.judge.start(self.report.batch_size)
         for call in todo:
-            if call.segment == segment and (finding := self._examine(call, memory)):
-                return finding
+            yield call, memory
             memory = self.judge.advance(memory, call)
-        return self._first_rows() or self._memory(todo) or self._between(todo)
 
-    def _examine(self, call: Call, memory: Memory) -> Finding | None:
-        """One call that starts from the reference's memory: None when it is within tolerance."""
+    def _examine(self, call: Call, memory: Memory, remembered: bool) -> Finding | None:
+        """One call that starts from the reference's memory.
+
+        Args:
+            call: the call.
+            memory: of the reference before it.
+            remembered: whether a wrong memory after the call counts, or only what is wrong in the call itself.
+
+        Returns:
+            None when it is within tolerance.
+        """
         graph, feeds = self._graph(call), self.judge.feeds(memory, call)
-        plain = graph.probe.run(feeds, ())
-        observed = graph.probe.run(feeds, graph.ends)
-        errors = self._errors(graph, call, memory, observed)
-        lost = [e for e in errors if e.lost]
-        if not lost and any(e.lost for e in self._errors(graph, call, memory, plain)):
-            return self._finding(call, errors, _fused())
-        return self._node(graph, call, memory, errors, lost) if lost else None
+        kept = self._errors(graph, call, memory, graph.probe.run(feeds, graph.ends))
+        lost = [e for e in kept if e.lost]
+        if any(remembered or not e.remembered for e in lost):
+            return self._node(graph, call, feeds, kept)
+        plain = self._errors(graph, call, memory, graph.probe.run(feeds, ()))
+        merged = any(e.lost and (remembered or not e.remembered) for e in plain)
+        return self._finding(call, plain, _merged()) if merged else None
 
-    def _errors(self, graph: _Graph, call: Call, memory: Memory, observed: Arrays) -> list[PartError]:
+    def _errors(self, graph: Graph, call: Call, memory: Memory, observed: Arrays) -> list[PartError]:
         single = self.judge.values(memory, call, graph.spec.head)
         double = self.judge.values(memory, call, graph.spec.head, double=True)
         states, tolerance = self.bundle.manifest.states, self.report.limits.log_probs
         return layers.compare(observed, single, double, graph.parts, states, tolerance)
 
-    def _graph(self, call: Call) -> _Graph:
+    def _graph(self, call: Call) -> Graph:
         m, length = self.bundle.manifest, call.ids.shape[1]
         segment = next(s for s in self.engine.info.segments if length in s)
         spec = next(g for g in m.graphs if (g.head, g.segment) == (self.report.head, segment))
         if spec.file not in self._graphs:
             parts = parts_of(m, spec)
             view, proto = from_file(self.bundle.path / spec.file, parts)
-            self._graphs[spec.file] = _Graph(spec, parts, view, probe(self.engine.backend, proto, self.bundle.path))
+            self._graphs[spec.file] = Graph(spec, parts, view, probe(self.engine.backend, proto, self.bundle.path))
         return self._graphs[spec.file]
 
-    def _finding(self, call: Call, errors: list[PartError], cause: Cause, part: str | None = None) -> Finding:
-        return Finding(True, call.segment, call.start, part, None, cause, (), tuple(errors))
-
-    def _node(
-        self, graph: _Graph, call: Call, memory: Memory, errors: list[PartError], lost: list[PartError]
-    ) -> Finding:
+    def _node(self, graph: Graph, call: Call, feeds: Arrays, errors: list[PartError]) -> Finding:
         """The node to blame, looked for in the first part that is out of tolerance, then in those before it."""
-        first = graph.parts.index(lost[0].part)
+        first = next(e for e in errors if e.lost)
         judges = self.judge.graph(graph.spec)
-        feeds = self.judge.feeds(memory, call)
-        for part in reversed(graph.parts[: first + 1]):
-            ends = [e.value for e in errors if e.part == part and (e.lost or part != lost[0].part)]
-            found = _Region(graph, judges, part, feeds, ends).blame(self._origin)
-            if found:
-                place, cause, others, at = found
-                return Finding(True, call.segment, call.start, at, place, cause, others, tuple(errors))
-        return self._finding(call, errors, _no_node(lost[0]), lost[0].part)
+        for parts in _regions(graph, judges, first.part):
+            ends = [e.value for e in errors if e.part in parts and e.error is not None]
+            blame = Region(graph, judges, parts, feeds, ends).blame(self._origin)
+            if blame:
+                return replace(
+                    self._finding(call, errors, blame.cause, blame.part), place=blame.place, others=blame.others
+                )
+        return self._finding(call, errors, _no_node(first), first.part)
 
     def _origin(self, part: str, constant: Constant, at: tuple[int, ...]) -> sources.Source | None:
         return sources.find(self.judge, part, constant.expected, at)
+
+    def _finding(self, call: Call, errors: list[PartError], cause: Cause, part: str | None = None) -> Finding:
+        return Finding(True, call.segment, call.segment, call.start, part, None, cause, (), tuple(errors))
 
     def _first_rows(self) -> Finding | None:
         """Whether the streams start from the memory that the reference starts from."""
         session = self.engine.session(self.report.batch_size)
         expected = self.judge.states(self.judge.start(self.report.batch_size))
         for name, array in session._streams.state().items():
-            if name in expected and not distance(array, expected[name]) <= 1e-5 * max(1.0, scale(expected[name])):
+            if name in expected and not _close(array, expected[name]):
                 layer = next(s.layer for s in self.bundle.manifest.states if s.input == name)
                 reason = f"the first rows of {name} are {Range.of(array)}, expected {Range.of(expected[name])}"
-                advice = "export again: initial.safetensors is not this model's"
-                return Finding(True, 0, 0, f"layers.{layer}", None, Cause("first memory", reason, advice))
+                cause = Cause("first memory", reason, "export again: initial.safetensors is not this model's", name)
+                return Finding(True, 0, 0, 0, f"layers.{layer}", None, cause)
         return None
 
-    def _memory(self, todo: list[Call]) -> Finding | None:
-        """The first call that writes a wrong memory, all of them started from the reference's."""
-        memory = self.judge.start(self.report.batch_size)
-        for call in todo:
-            if finding := self._examine(call, memory):
-                return finding
-            memory = self.judge.advance(memory, call)
-        return None
+    def _left_behind(self, todo: list[Call]) -> Finding | None:
+        """The first call that leaves a wrong memory, all of them started from the reference's."""
+        return next((f for call, memory in self._along(todo) if (f := self._examine(call, memory, True))), None)
 
     def _between(self, todo: list[Call]) -> Finding:
         """Every call is right by itself: the backend loses the memory between calls, or small errors add up."""
         session = self.engine.session(self.report.batch_size)
         for call in todo:
-            before = session._streams.state()
+            given = {"input_ids": call.ids} | session._streams.state()
             targets = {} if call.targets is None else {"targets": call.targets}
-            graph = self._graph(call)
-            alone = graph.probe.run({"input_ids": call.ids} | before | targets, ())
+            alone = self._graph(call).probe.run(given | targets, ())
             session.feed(call.ids, call.ids.shape[1], self.report.head, targets=call.targets)
-            after = session._streams.state()
-            for name, array in after.items():
-                expected = alone[f"new_{name}"]
-                if not distance(array, expected) <= 1e-4 * max(1.0, scale(expected)):
+            for name, array in session._streams.state().items():
+                if not _close(array, alone[f"new_{name}"]):
                     return self._finding(call, [], _fed_back(name))
         return self._finding(todo[-1], [], _adds_up())
 
 
-class _Region:
-    """The nodes of one part and of the opening, which every layer takes its visibility from."""
+def _close(a: np.ndarray, b: np.ndarray) -> bool:
+    return distance(a, b) <= _SHARE * max(1.0, scale(b))
 
-    def __init__(self, graph: _Graph, judges: GraphView, part: str, feeds: Arrays, ends: list[str]) -> None:
-        self.part, self.feeds, self.ends = part, feeds, ends
-        names = dict.fromkeys(("opening", part))
-        self.nodes = judges.of(*names)
-        mine = graph.view.of(*names)
-        taps = {v for n in mine for v in (*n.inputs, *n.outputs) if v in graph.view.producers}
-        observed = graph.probe.run(feeds, taps)
-        self.alignment = Alignment(judges, graph.view, feeds | observed)
-        self.deviations = self.alignment.walk(self.nodes)
 
-    def blame(self, origin) -> tuple[Place, Cause, tuple[str, ...], str] | None:  # type: ignore[no-untyped-def]
-        """The node, the cause, the other nodes out of tolerance and the part; None when every node is right."""
-        if not self.deviations:
-            return None
-        effects = Effects(self.alignment, self.nodes, self.ends)
-        share, main = self._main(effects)
-        if not share:
-            return None
-        evidence = replace(Inquiry(self.alignment, main).evidence(), mask=self._mask(main, effects))
-        cause = cause_of(evidence, lambda c, at: origin(main.node.part, c, at))
-        others = sorted((d for d in self.deviations if d is not main), key=lambda d: -d.error / (d.allowed or 1e-9))
-        return self._place(evidence, share), cause, tuple(d.name for d in others), main.node.part
-
-    def _main(self, effects: Effects) -> tuple[float, Deviation]:
-        """The first deviation that explains most of the error, or the one that explains most of it."""
-        worst = sorted(self.deviations, key=lambda d: -d.error / (d.allowed or 1e-9))[:_MOST]
-        shares = [(effects.share(d), d) for d in self.deviations if d in worst]
-        return next((s for s in shares if s[0] >= _MAIN), None) or max(shares, key=lambda s: s[0])
-
-    def _mask(self, main: Deviation, effects: Effects) -> tuple[np.ndarray, np.ndarray] | None:
-        """What is seen and what should be, where the deviation plays a part in it."""
-        name = "opening/visible"
-        if name not in effects.clean or main.value not in self.alignment.judge.above(name):
-            return None
-        return self.alignment.observed[self.alignment.names.get(name, name)], effects.clean[name]
-
-    def _place(self, e: Evidence, share: float) -> Place:
-        judges = self.alignment.judge
-        node = naming.described(judges, e.judges)
-        module = naming.module_of(node, e.mask is not None)
-        d = e.deviation
-        return Place(
-            e.node.name,
-            e.node.op_type,
-            e.node.value,
-            module,
-            naming.source_of(node),
-            Range.of(e.found),
-            Range.of(e.expected),
-            d.error,
-            d.index,
-            d.allowed,
-            share,
-        )
+def _regions(graph: Graph, judges: GraphView, first: str) -> list[tuple[str, ...]]:
+    """The parts to look at together: one at a time, or all where names do not say what is what."""
+    if not names_agree(judges, graph.view):
+        return [graph.parts]
+    one_by_one = [(p,) for p in reversed(graph.parts[: graph.parts.index(first) + 1])]
+    return [*one_by_one, graph.parts]
 
 
 def _no_node(error: PartError) -> Cause:
@@ -240,7 +186,7 @@ def _no_node(error: PartError) -> Cause:
     )
 
 
-def _fused() -> Cause:
+def _merged() -> Cause:
     return Cause(
         "operator",
         "the error is there when the backend may merge nodes over the ends of layers, and gone when it must keep "
