@@ -89,7 +89,7 @@ def insert_after(name: str, *ops: tuple[str, dict]) -> Change:
 
 @pytest.fixture(scope="session")
 def one_trace() -> Iterator[None]:
-    """Trace each piece once, for exports and for bisections: the pieces depend on the arguments and the model's shape."""
+    """Trace each piece once, for exports and for bisections: it depends on arguments and on the model's shape."""
     original = assembly.trace
     patch = pytest.MonkeyPatch()
 

@@ -101,7 +101,7 @@ class Quality(NamedTuple):
 
     @property
     def perplexity(self) -> float:
-        """exp of the nats per token."""
+        """Exp of the nats per token."""
         return math.exp(self.nats)
 
     @property

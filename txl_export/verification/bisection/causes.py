@@ -16,6 +16,17 @@ from txl_export.verification.bisection.sources import Source
 Origin = Callable[[Constant, tuple[int, ...]], Source | None]
 # The largest number that float16 holds.
 HALF_MAX = 65504.0
+# Operators that compute with weights or inputs of few bits.
+QUANTISED = frozenset(
+    {
+        "MatMulInteger",
+        "QLinearMatMul",
+        "com.microsoft.MatMulNBits",
+        "com.microsoft.DynamicQuantizeMatMul",
+        "com.microsoft.MatMulIntegerToFloat",
+        "com.microsoft.GatherBlockQuantized",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +114,8 @@ def _cast(e: Evidence, origin: Origin) -> Cause | None:
             told = name or str(c.found.dtype)
             tensor = _tensor(c, origin)
             return Cause("cast", f"{_called(c, tensor)} is rounded to {told}", "store it in float32", c.name, tensor)
+    if e.node.op_type in QUANTISED:
+        return Cause("cast", f"{e.node.op_type} computes with few bits", f"keep {e.node.name} in float32")
     if e.constants and not e.extra:
         return None
     name = changes.low_precision(e.found, e.expected)

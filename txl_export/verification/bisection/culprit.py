@@ -88,7 +88,7 @@ class Inquiry:
         found = self._value(node.value)
         expected: np.ndarray | None = self._d.exact
         if extra and not last and node.op_type in CASTS:
-            expected = inputs[0]
+            expected = constants[0].expected if constants else inputs[0]
         if found is None or expected is None or found.shape != expected.shape:
             found, expected = self._d.found, self._d.exact
         return Evidence(self._d, node, found, expected, inputs, own_error, own_allowed, constants, extra)

@@ -161,6 +161,15 @@ def from_file(path: Path, parts: Sequence[str]) -> tuple[GraphView, onnx.ModelPr
     return GraphView(model.graph.node, readers, parts, opsets, (o.name for o in model.graph.output)), model
 
 
+def low_precision(model: onnx.ModelProto) -> tuple[int, int]:
+    """How many floating point constants have fewer than 32 bits, and how many there are."""
+    from onnx import helper
+
+    types = [helper.tensor_dtype_to_np_dtype(t.data_type) for t in model.graph.initializer]
+    floats = [t for t in types if t.kind not in "iubSUO"]
+    return sum(t.itemsize < 4 for t in floats), len(floats)
+
+
 def _reader(tensor: onnx.TensorProto, folder: Path) -> Callable[[], np.ndarray]:
     from onnx import helper, numpy_helper
 

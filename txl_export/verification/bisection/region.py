@@ -37,12 +37,14 @@ class Graph:
         parts: in the order in which they run.
         view: its nodes.
         probe: runs it.
+        low: how many of its floating point constants have fewer than 32 bits, and how many it has.
     """
 
     spec: GraphSpec
     parts: tuple[str, ...]
     view: GraphView
     probe: Probe
+    low: tuple[int, int] = (0, 0)
 
     @property
     def ends(self) -> list[str]:
@@ -79,8 +81,8 @@ class Region:
         self._nodes = judges.of("opening", *parts)
         mine = graph.view.of("opening", *parts) if names_agree(judges, graph.view) else graph.view.nodes
         taps = {v for n in mine for v in (*n.inputs, *n.outputs) if v in graph.view.producers}
-        observed = graph.probe.run(feeds, sorted(taps))
-        self._alignment = Alignment(judges, graph.view, {**feeds, **observed})
+        self.observed = graph.probe.run(feeds, sorted(taps))
+        self._alignment = Alignment(judges, graph.view, {**feeds, **self.observed})
         self._deviations = self._alignment.walk(self._nodes)
 
     def blame(self, origin: Origin) -> Blame | None:

@@ -15,7 +15,7 @@ from txl_export.verification.bisection.calls import Call, calls
 from txl_export.verification.bisection.causes import Cause
 from txl_export.verification.bisection.culprit import Constant
 from txl_export.verification.bisection.finding import Finding
-from txl_export.verification.bisection.graph_view import GraphView, from_file
+from txl_export.verification.bisection.graph_view import GraphView, from_file, low_precision
 from txl_export.verification.bisection.judge import Judge
 from txl_export.verification.bisection.layers import PartError
 from txl_export.verification.bisection.numbers import Range, distance, scale
@@ -95,10 +95,18 @@ class Search:
         kept = self._errors(graph, call, memory, graph.probe.run(feeds, graph.ends))
         lost = [e for e in kept if e.lost]
         if any(remembered or not e.remembered for e in lost):
-            return self._node(graph, call, feeds, kept)
+            return self._node(graph, call, memory, kept)
         plain = self._errors(graph, call, memory, graph.probe.run(feeds, ()))
         merged = any(e.lost and (remembered or not e.remembered) for e in plain)
-        return self._finding(call, plain, _merged()) if merged else None
+        return self._merged(graph, call, memory, plain) if merged else None
+
+    def _merged(self, graph: Graph, call: Call, memory: Memory, plain: list[PartError]) -> Finding:
+        """The error goes when the backend must keep the ends of all parts: find the part whose end it is."""
+        feeds = self.judge.feeds(memory, call)
+        for part, end in zip(graph.parts, graph.ends, strict=False):
+            if not any(e.lost for e in self._errors(graph, call, memory, graph.probe.run(feeds, (end,)))):
+                return self._finding(call, plain, _merged(f"the value {end}"), part)
+        return self._finding(call, plain, _merged("the values at the ends of layers"))
 
     def _errors(self, graph: Graph, call: Call, memory: Memory, observed: Arrays) -> list[PartError]:
         single = self.judge.values(memory, call, graph.spec.head)
@@ -113,20 +121,23 @@ class Search:
         if spec.file not in self._graphs:
             parts = parts_of(m, spec)
             view, proto = from_file(self.bundle.path / spec.file, parts)
-            self._graphs[spec.file] = Graph(spec, parts, view, probe(self.engine.backend, proto, self.bundle.path))
+            runs = probe(self.engine.backend, proto, self.bundle.path)
+            self._graphs[spec.file] = Graph(spec, parts, view, runs, low_precision(proto))
         return self._graphs[spec.file]
 
-    def _node(self, graph: Graph, call: Call, feeds: Arrays, errors: list[PartError]) -> Finding:
+    def _node(self, graph: Graph, call: Call, memory: Memory, errors: list[PartError]) -> Finding:
         """The node to blame, looked for in the first part that is out of tolerance, then in those before it."""
         first = next(e for e in errors if e.lost)
-        judges = self.judge.graph(graph.spec)
+        judges, feeds = self.judge.graph(graph.spec), self.judge.feeds(memory, call)
         for parts in _regions(graph, judges, first.part):
             ends = [e.value for e in errors if e.part in parts and e.error is not None]
-            blame = Region(graph, judges, parts, feeds, ends).blame(self._origin)
-            if blame:
-                return replace(
-                    self._finding(call, errors, blame.cause, blame.part), place=blame.place, others=blame.others
-                )
+            region = Region(graph, judges, parts, feeds, ends)
+            if blame := region.blame(self._origin):
+                found = self._finding(call, errors, _spread(blame.cause, graph), blame.part)
+                return replace(found, place=blame.place, others=blame.others)
+            again = self._errors(graph, call, memory, region.observed) if first.part in parts else []
+            if again and not any(e.lost for e in again if e.value == first.value):
+                return self._finding(call, errors, _merged("all values inside this part"), first.part)
         return self._finding(call, errors, _no_node(first), first.part)
 
     def _origin(self, part: str, constant: Constant, at: tuple[int, ...]) -> sources.Source | None:
@@ -177,6 +188,15 @@ def _regions(graph: Graph, judges: GraphView, first: str) -> list[tuple[str, ...
     return [*one_by_one, graph.parts]
 
 
+def _spread(cause: Cause, graph: Graph) -> Cause:
+    """Say so when one cast constant is one of many: the graph was converted as a whole."""
+    low, floats = graph.low
+    if cause.name != "cast" or low < 2:
+        return cause
+    reason = f"{cause.reason}, as are {low} of the graph's {floats} floating point constants"
+    return replace(cause, reason=reason, advice="the whole graph was converted: use the graph before that")
+
+
 def _no_node(error: PartError) -> Cause:
     return Cause(
         "tracing",
@@ -186,11 +206,10 @@ def _no_node(error: PartError) -> Cause:
     )
 
 
-def _merged() -> Cause:
+def _merged(kept: str) -> Cause:
     return Cause(
         "operator",
-        "the error is there when the backend may merge nodes over the ends of layers, and gone when it must keep "
-        "the values there",
+        f"the error is there when the backend may merge nodes, and gone when it must keep {kept}",
         "load the graph with a lower level of graph optimisation, or try another version of the backend",
     )
 
