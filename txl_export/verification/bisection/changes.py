@@ -115,6 +115,8 @@ def _quantised(a: np.ndarray, b: np.ndarray) -> str | None:
 
 def _clamped(a: np.ndarray, b: np.ndarray) -> str | None:
     """Of a table whose last axis counts distances falling to 0: another distance from which all are one row."""
+    if b.ndim < 2:
+        return None
     there, expected = _clamp(a), _clamp(b)
     if there == expected:
         return None

@@ -127,7 +127,9 @@ class Search:
 
     def _node(self, graph: Graph, call: Call, memory: Memory, errors: list[PartError]) -> Finding:
         """The node to blame, looked for in the first part that is out of tolerance, then in those before it."""
-        first = next(e for e in errors if e.lost)
+        lost = [e for e in errors if e.lost]
+        # Numbers that are no longer finite matter more than any rounding before them.
+        first = next((e for e in lost if e.error == float("inf")), lost[0])
         judges, feeds = self.judge.graph(graph.spec), self.judge.feeds(memory, call)
         for parts in _regions(graph, judges, first.part):
             ends = [e.value for e in errors if e.part in parts and e.error is not None]
