@@ -74,8 +74,8 @@ class Finder:
         new = numpy_helper.from_array(np.ascontiguousarray(data), name)
 
         def apply(graph: onnx.GraphProto) -> None:
-            for t in graph.initializer:  # the graphs of other heads lack the weights of this one
-                if t.name == name:
+            for t in graph.initializer:  # another graph may lack it, or use its name for something else
+                if t.name == name and t.dims == new.dims:
                     t.CopyFrom(new)
 
         return apply

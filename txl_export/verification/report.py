@@ -150,9 +150,8 @@ class Report:
     def failure(self) -> str | None:
         """One line that names the first segment and layer out of tolerance; None when there is none."""
         limits = self.limits
-        for s in self.segments:
-            if what := self._wrong(s):
-                return self._failed(s, what)
+        if (s := self.failed_segment) and (what := self._wrong(s)):
+            return self._failed(s, what)
         apart = self.perplexity_difference
         if self.real and apart is not None and not apart <= limits.perplexity:
             return f"perplexity differs by {apart:.1e} relative, tolerance {limits.perplexity:.1e}"
@@ -163,7 +162,12 @@ class Report:
     @property
     def worst_segment(self) -> SegmentResult:
         """The first segment out of tolerance; where only a sum over all is, the one with the largest error."""
-        return next((s for s in self.segments if self._wrong(s)), max(self.segments, key=lambda s: s.measures.max_abs))
+        return self.failed_segment or max(self.segments, key=lambda s: s.measures.max_abs)
+
+    @property
+    def failed_segment(self) -> SegmentResult | None:
+        """The first segment that is out of tolerance by itself."""
+        return next((s for s in self.segments if self._wrong(s)), None)
 
     def _wrong(self, s: SegmentResult) -> str | None:
         """What is out of tolerance in a segment; None when nothing is."""

@@ -68,6 +68,8 @@ def _overflow(e: Evidence, origin: Origin) -> Cause | None:
     if not count or _bad_constants(e):
         return None
     most = float(np.abs(np.asarray(e.expected, np.float64)[fine]).max(initial=0.0))
+    if e.found.dtype == np.float32 and most <= HALF_MAX and not _computes(e):
+        return None  # float32 holds such numbers, and the operator gives finite ones: no overflow
     limit = f", float16 ends at {HALF_MAX:g}" if most > HALF_MAX else ""
     return Cause(
         "overflow",
@@ -110,8 +112,9 @@ def _pairs(seen: np.ndarray, should: np.ndarray) -> str:
 
 def _cast(e: Evidence, origin: Origin) -> Cause | None:
     for c in e.constants:
-        if (name := changes.low_precision(c.found, c.expected)) or c.found.dtype != c.expected.dtype:
-            told = name or str(c.found.dtype)
+        told = changes.rounded_to(c.found, c.expected)
+        if told or c.found.dtype != c.expected.dtype:
+            told = told or str(c.found.dtype)
             tensor = _tensor(c, origin)
             return Cause("cast", f"{_called(c, tensor)} is rounded to {told}", "store it in float32", c.name, tensor)
     if e.node.op_type in QUANTISED:

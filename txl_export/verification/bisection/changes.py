@@ -27,6 +27,14 @@ def describe(found: np.ndarray, expected: np.ndarray) -> str:
     return next((told for change in CHANGES if (told := change(a, b))), None) or _places(found, expected)
 
 
+def rounded_to(found: np.ndarray, expected: np.ndarray) -> str | None:
+    """What `found` was rounded to, such as "float16" or "200 steps, as by int8"; None when rounding is not it."""
+    if found.shape != expected.shape or not expected.size or expected.dtype.kind in "iub":
+        return None
+    a, b = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    return low_precision(a, b) or _steps(a, b)
+
+
 def low_precision(found: np.ndarray, expected: np.ndarray) -> str | None:
     """The type that `found` was rounded to, such as "float16"; None when rounding does not explain it."""
     a, b = np.asarray(found, np.float64), np.asarray(expected, np.float64)
@@ -67,8 +75,8 @@ def _not_finite(a: np.ndarray, b: np.ndarray) -> str | None:
 
 
 def _rounded(a: np.ndarray, b: np.ndarray) -> str | None:
-    name = low_precision(a, b)
-    return f"is rounded to {name}" if name else None
+    told = low_precision(a, b) or _steps(a, b)
+    return f"is rounded to {told}" if told else None
 
 
 def _scaled(a: np.ndarray, b: np.ndarray) -> str | None:
@@ -104,13 +112,13 @@ def _reordered(a: np.ndarray, b: np.ndarray) -> str | None:
     return None
 
 
-def _quantised(a: np.ndarray, b: np.ndarray) -> str | None:
+def _steps(a: np.ndarray, b: np.ndarray) -> str | None:
     """Few distinct values, each near what it stands for."""
     if np.unique(a.ravel()[:_SAMPLE]).size > _STEPS:
         return None
     distinct = np.unique(a).size
-    near = scale(a - b) <= 0.02 * scale(b)
-    return f"is rounded to {distinct} steps, as by int8" if distinct <= _STEPS < a.size and near else None
+    near = 0 < scale(a - b) <= 0.02 * scale(b)
+    return f"{distinct} steps, as by int8" if distinct <= _STEPS < a.size and near else None
 
 
 def _clamped(a: np.ndarray, b: np.ndarray) -> str | None:
@@ -135,7 +143,7 @@ def _clamp(table: np.ndarray) -> int:
 
 # Simplest first; one line each. A change takes found and expected, float64 and of one shape.
 CHANGES: list[Callable[[np.ndarray, np.ndarray], str | None]] = [
-    _not_finite, _missing, _scaled, _transposed, _shifted, _reordered, _rounded, _quantised, _clamped,
+    _not_finite, _missing, _scaled, _transposed, _shifted, _reordered, _rounded, _clamped,
 ]  # fmt: skip
 
 

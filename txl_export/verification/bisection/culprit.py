@@ -42,7 +42,6 @@ class Evidence:
         node: the bundle's node that is to blame.
         found: its output.
         expected: what that output should be, float64.
-        inputs: what it was given.
         own_error: how far its output is from what its own operator gives for its own inputs; None if unknown.
         own_allowed: what rounding explains of that.
         constants: constants that are not the judge's.
@@ -54,7 +53,6 @@ class Evidence:
     node: Node
     found: np.ndarray = field(repr=False)
     expected: np.ndarray = field(repr=False)
-    inputs: list[np.ndarray | None] = field(repr=False)
     own_error: float | None
     own_allowed: float
     constants: list[Constant]
@@ -81,17 +79,16 @@ class Inquiry:
         cone = self._cone()
         node = self._blamed(cone)
         constants = [c for n in cone for c in self._constants(n)]
-        inputs = [self._value(v) for v in node.inputs]
         own_error, own_allowed = self._own(node)
         last = bool(cone) and node is cone[-1]
         extra = node.op_type != self._d.node.op_type and (len(cone) > 1 or node.op_type in CASTS)
         found = self._value(node.value)
         expected: np.ndarray | None = self._d.exact
         if extra and not last and node.op_type in CASTS:
-            expected = constants[0].expected if constants else inputs[0]
+            expected = constants[0].expected if constants else self._value(node.inputs[0])
         if found is None or expected is None or found.shape != expected.shape:
             found, expected = self._d.found, self._d.exact
-        return Evidence(self._d, node, found, expected, inputs, own_error, own_allowed, constants, extra)
+        return Evidence(self._d, node, found, expected, own_error, own_allowed, constants, extra)
 
     def _cone(self) -> list[Node]:
         """The bundle's nodes between the inputs of the judge's node and the value, in topological order."""

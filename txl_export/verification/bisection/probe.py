@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import onnx
 
 Arrays = dict[str, np.ndarray]
+_KEPT = 2  # the graph as it is, and the graph with the ends of all parts
 
 
 class Probe(Protocol):
@@ -31,27 +32,39 @@ class OnnxRuntimeProbe:
         """Take the graph as it is in the file, and the folder of its weights."""
         self._model, self._folder = model, folder
         self._readable = _readable(model)
+        self._sessions: dict[tuple[str, ...], Any] = {}
 
     def run(self, feeds: Mapping[str, np.ndarray], names: Iterable[str]) -> Arrays:
         """See `Probe`; raises BundleError when ONNX Runtime refuses the graph."""
+        try:
+            session = self._session(tuple(dict.fromkeys(n for n in names if n in self._readable)))
+            wanted = [o.name for o in session.get_outputs()]
+            return dict(zip(wanted, session.run(wanted, dict(feeds)), strict=True))
+        except Exception as e:  # its errors have no public base class
+            raise BundleError(f"{self._folder}: {str(e).splitlines()[0][:200]}: export again") from None
+
+    def _session(self, names: tuple[str, ...]) -> Any:
+        """The graph with these values as outputs; the last few are kept, each holds all weights."""
+        if names not in self._sessions:
+            while len(self._sessions) >= _KEPT:
+                self._sessions.pop(next(iter(self._sessions)))
+            self._sessions[names] = self._load(names)
+        return self._sessions[names]
+
+    def _load(self, names: tuple[str, ...]) -> Any:
         import onnx
         import onnxruntime as ort
 
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         there = {o.name for o in model.graph.output}
-        for name in dict.fromkeys(names):
-            if name in self._readable and name not in there:
+        for name in names:
+            if name not in there:
                 model.graph.output.add().name = name
         options = ort.SessionOptions()
         options.log_severity_level = 4
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(self._folder))
-        try:
-            session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-            wanted = [o.name for o in session.get_outputs()]
-            return dict(zip(wanted, session.run(wanted, dict(feeds)), strict=True))
-        except Exception as e:  # its errors have no public base class
-            raise BundleError(f"{self._folder}: {str(e).splitlines()[0][:200]}: export again") from None
+        return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def _readable(model: onnx.ModelProto) -> set[str]:

@@ -111,7 +111,9 @@ class Search:
     def _errors(self, graph: Graph, call: Call, memory: Memory, observed: Arrays) -> list[PartError]:
         single = self.judge.values(memory, call, graph.spec.head)
         double = self.judge.values(memory, call, graph.spec.head, double=True)
-        states, tolerance = self.bundle.manifest.states, self.report.limits.log_probs
+        states = self.bundle.manifest.states
+        # Where only a sum over all segments is out of tolerance, every answer beyond rounding counts.
+        tolerance = self.report.limits.log_probs if self.report.failed_segment else None
         return layers.compare(observed, single, double, graph.parts, states, tolerance)
 
     def _graph(self, call: Call) -> Graph:
