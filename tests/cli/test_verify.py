@@ -32,7 +32,7 @@ def test_another_model_is_no_judge(run: Run, bundle: Path, tmp_path: Path):
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the API is called with; it reports what stands in "report"."""
-    seen: dict[str, Any] = {"report": {"passed": True, "failure": None}}
+    seen: dict[str, Any] = {"report": {"passed": True, "failure": None, "bisect": None}}
 
     def verify(bundle: Path, **options: Any) -> Any:
         seen.update(options, bundle=bundle)
@@ -67,7 +67,7 @@ def test_seed_zero_is_a_seed(run: Run, asked: dict[str, Any]):
 
 
 def test_a_failure_is_one_line_after_the_report(run: Run, asked: dict[str, Any]):
-    asked["report"] = {"passed": False, "failure": "segment 3, layer 1: 0.5 above 1e-4"}
+    asked["report"] = {"passed": False, "failure": "segment 3, layer 1: 0.5 above 1e-4", "bisect": None}
     result = run("verify", "b")
     assert (result.exit_code, result.stdout) == (1, "rendered\n")
     assert result.stderr == "error: segment 3, layer 1: 0.5 above 1e-4\n"

@@ -20,6 +20,7 @@ EXAMPLES = examples(
     "verify engines/stdlib-bytes --text README.md --segments 200",
     "verify engines/stdlib-bytes --random 1 --segments 32 --segment-len 7 --batch-size 3",
     "verify engines/stdlib-bytes --checkpoint models/stdlib-bytes --json",
+    "verify engines/stdlib-bytes --bisect",
 )
 
 
@@ -34,6 +35,7 @@ EXAMPLES = examples(
 @click.option("--batch-size", type=int, default=1, help="Streams run together.")
 @click.option("--head", help="Head to compare; the bundle's first when not given.")
 @click.option("--backend", metavar="NAME", help="What runs the bundle; the fastest that works when not given.")
+@click.option("--bisect", is_flag=True, help="On failure find the layer, the node and the likely cause.")
 @json_option
 def command(
     bundle: Path,
@@ -45,7 +47,8 @@ def command(
 ) -> None:
     """Compare a bundle with the model it was exported from, over many segments.
 
-    Exits with 1 when something is out of tolerance, naming the first segment and layer.
+    Exits with 1 when something is out of tolerance, naming the first segment and layer; with --bisect also
+    the node that loses the accuracy, its PyTorch module, what it gives, what it should give, and why.
     """
     text, ids = _tokens(text_file, ids_file, seed)
 
@@ -65,7 +68,8 @@ def command(
     else:
         render(result, console(markup=True))
     if not result.passed:
-        raise ToleranceError(result.failure or "out of tolerance")
+        where = f"; {result.bisect.line}" if result.bisect else ""
+        raise ToleranceError(f"{result.failure or 'out of tolerance'}{where}")
 
 
 def _tokens(text_file: Path | None, ids_file: Path | None, seed: int | None) -> tuple[bytes | None, np.ndarray | None]:

@@ -16,9 +16,16 @@ from txl_export.segments import SegmentRange
 class Assembler:
     """Builds the graphs of a bundle; pieces that several graphs share are traced once."""
 
-    def __init__(self, module: SegmentGraph, manifest: Manifest) -> None:
-        """Take the module whose pieces are traced and the manifest that says which graphs to build."""
-        self.module, self.manifest = module, manifest
+    def __init__(self, module: SegmentGraph, manifest: Manifest, notes: bool = False) -> None:
+        """Take what is traced.
+
+        Args:
+            module: the module whose pieces are traced.
+            manifest: says which graphs to build.
+            notes: keep what the tracer says of each node (module, line of code), which names files of this
+                machine and has no place in a bundle.
+        """
+        self.module, self.manifest, self.notes = module, manifest, notes
         self._openings: dict[SegmentRange, ir.Model] = {}
         self._layers: dict[SegmentRange, ir.Model] = {}
 
@@ -26,7 +33,7 @@ class Assembler:
         """One graph, checked against the manifest; raises ExportError."""
         m = self.manifest
         inputs, outputs = m.inputs(graph), m.outputs(graph)
-        canvas = _Canvas(inputs)
+        canvas = _Canvas(inputs, self.notes)
         canvas.add(self._opening(graph.segment), "opening", self.module.opening)
         h, visible, new_positions = canvas.results
         new_states: list[ir.Value] = []
@@ -88,7 +95,8 @@ _VISIBLE = _tensor("visible", "float32", "batch", 1, "segment", "keys")
 class _Canvas:
     """A graph in the making: copies of pieces are added one after the other."""
 
-    def __init__(self, inputs: list[TensorSpec]) -> None:
+    def __init__(self, inputs: list[TensorSpec], notes: bool) -> None:
+        self._notes = notes
         self._inputs = {
             t.name: ir.Value(name=t.name, shape=ir.Shape(t.shape), type=ir.TensorType(_onnx_type(t.dtype)))
             for t in inputs
@@ -118,7 +126,7 @@ class _Canvas:
             self._graph.register_initializer(copy)
             copies[value] = copy
         for node in piece.graph:
-            self._graph.append(_copy_node(node, prefix, copies))
+            self._graph.append(_copy_node(node, prefix, copies, self._notes))
         self.results = [copies[v] for v in piece.graph.outputs]
 
     def model(self, outputs: list[ir.Value], specs: list[TensorSpec]) -> ir.Model:
@@ -129,7 +137,7 @@ class _Canvas:
         return ir.Model(self._graph, ir_version=10, producer_name="txl-export")
 
 
-def _copy_node(node: ir.Node, prefix: str, copies: dict[ir.Value, ir.Value]) -> ir.Node:
+def _copy_node(node: ir.Node, prefix: str, copies: dict[ir.Value, ir.Value], notes: bool) -> ir.Node:
     copy = ir.Node(
         node.domain,
         node.op_type,
@@ -138,7 +146,7 @@ def _copy_node(node: ir.Node, prefix: str, copies: dict[ir.Value, ir.Value]) -> 
         num_outputs=len(node.outputs),
         version=node.version,
         name=f"{prefix}/{node.name}",
-        metadata_props={"txl.part": prefix},
+        metadata_props={"txl.part": prefix} | (dict(node.metadata_props) if notes else {}),
     )
     for old, new in zip(node.outputs, copy.outputs, strict=True):
         new.name, new.shape, new.type = f"{prefix}/{old.name}", old.shape, old.type

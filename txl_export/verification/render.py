@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from txl_export.verification.bisection.render import render_finding
 from txl_export.verification.report import Report, SegmentResult
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def render(report: Report, console: Console) -> None:
         console.print(f"[yellow]note:[/] {escape(note)}")
     verdict = "[bold green]PASSED[/]" if r.passed else f"[bold red]FAILED[/] {escape(str(r.failure))}"
     console.print(verdict)
+    if r.bisect:
+        render_finding(r.bisect, console)
 
 
 def _selection(r: Report) -> list[SegmentResult]:

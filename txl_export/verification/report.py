@@ -6,11 +6,14 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txl_export.errors import InputError
 from txl_export.verification.measures import Measures
 from txl_export.verification.trend import Trend
+
+if TYPE_CHECKING:
+    from txl_export.verification.bisection.finding import Finding
 
 FORMAT = "txl-export-verify"
 SCHEMA = 1
@@ -86,6 +89,7 @@ class Report:
         trend: whether errors grow.
         noise: the reference's own rounding; None when no difference called for measuring it.
         notes: what a reader should know, a line each.
+        bisect: where accuracy is lost; None when it was not searched for.
     """
 
     bundle: str
@@ -103,6 +107,7 @@ class Report:
     trend: Trend
     noise: Noise | None = None
     notes: tuple[str, ...] = field(default=())
+    bisect: Finding | None = None
 
     @property
     def limits(self) -> Tolerance:
@@ -150,19 +155,32 @@ class Report:
     def failure(self) -> str | None:
         """One line that names the first segment and layer out of tolerance; None when there is none."""
         limits = self.limits
-        for s in self.segments:
-            if limits.log_probs is not None and not s.measures.max_abs <= limits.log_probs:
-                what = f"{self.head} differs by {s.measures.max_abs:.1e}, tolerance {limits.log_probs:.1e}"
-                return self._failed(s, what)
-            if s.measures.top1 is not None and s.measures.top1 < limits.top1:
-                return self._failed(
-                    s, f"best token agrees at {s.measures.top1:.1%} of positions, expected {limits.top1:.0%}"
-                )
+        if (s := self.failed_segment) and (what := self._wrong(s)):
+            return self._failed(s, what)
         apart = self.perplexity_difference
         if self.real and apart is not None and not apart <= limits.perplexity:
             return f"perplexity differs by {apart:.1e} relative, tolerance {limits.perplexity:.1e}"
         if self.trend.drifts:
             return f"errors grow with the number of segments: {self.trend.describe()}"
+        return None
+
+    @property
+    def worst_segment(self) -> SegmentResult:
+        """The first segment out of tolerance; where only a sum over all is, the one with the largest error."""
+        return self.failed_segment or max(self.segments, key=lambda s: s.measures.max_abs)
+
+    @property
+    def failed_segment(self) -> SegmentResult | None:
+        """The first segment that is out of tolerance by itself."""
+        return next((s for s in self.segments if self._wrong(s)), None)
+
+    def _wrong(self, s: SegmentResult) -> str | None:
+        """What is out of tolerance in a segment; None when nothing is."""
+        limits = self.limits
+        if limits.log_probs is not None and not s.measures.max_abs <= limits.log_probs:
+            return f"{self.head} differs by {s.measures.max_abs:.1e}, tolerance {limits.log_probs:.1e}"
+        if s.measures.top1 is not None and s.measures.top1 < limits.top1:
+            return f"best token agrees at {s.measures.top1:.1%} of positions, expected {limits.top1:.0%}"
         return None
 
     def _failed(self, s: SegmentResult, what: str) -> str:
@@ -201,6 +219,7 @@ class Report:
             "trend": dataclasses.asdict(self.trend) | {"text": self.trend.describe()},
             "notes": list(self.notes),
             "segments": [_flat(s) for s in self.segments],
+            "bisect": self.bisect.to_dict() if self.bisect else None,
         }
         return value
 

@@ -22,6 +22,7 @@ from txl_export.verification.trend import fit
 
 if TYPE_CHECKING:
     from txl_export.backends.eager import EagerModel, EagerStreams
+    from txl_export.verification.bisection import Finding
 
 Progress = Callable[[int, int], None]
 
@@ -38,6 +39,7 @@ def verify(
     head: str | None = None,
     backend: str | None = None,
     progress: Progress | None = None,
+    bisect: bool = False,
 ) -> Report:
     """Compare a bundle with the trained model over many segments, the memory fed back in both.
 
@@ -53,6 +55,7 @@ def verify(
         head: the head to compare; None for the bundle's first.
         backend: what runs the bundle; None for the fastest here.
         progress: called with (segments done, segments in all).
+        bisect: find where accuracy is lost when something is out of tolerance: `report.bisect`.
 
     Returns:
         The report; `report.passed` says whether all is within tolerance.
@@ -88,9 +91,32 @@ def verify(
         trend=fit([r.measures.max_abs for r in results], [r.start for r in results], settled, cut),
         notes=notes,
     )
-    return (
-        report if report.passed else dataclasses.replace(report, noise=_noise(judge, opened.manifest, report, tokens))
-    )
+    if not report.passed:
+        report = dataclasses.replace(report, noise=_noise(judge, opened.manifest, report, tokens))
+    if bisect:
+        from txl_export.verification.bisection.search import find
+
+        report = dataclasses.replace(report, bisect=find(opened, engine, judge, tokens, report))
+    return report
+
+
+def bisect(bundle: str | Path | Bundle, **options: Any) -> Finding:
+    """Find where a bundle loses accuracy: the segment, the layer, the node, and the likely cause.
+
+    Args:
+        bundle: the bundle, or its folder.
+        options: as `verify` takes them.
+
+    Returns:
+        The finding; its `lost` is False where every segment is within tolerance.
+
+    Raises:
+        InputError: as `verify`, or a backend that shows no intermediate values.
+        BundleError, CheckpointError: a bundle or judge that cannot be read.
+    """
+    found = verify(bundle, bisect=True, **options).bisect
+    assert found is not None
+    return found
 
 
 def _check_numbers(manifest: Manifest, segments: int, batch_size: int, random: int | None) -> None:

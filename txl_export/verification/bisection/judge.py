@@ -1,0 +1,135 @@
+"""The judge in both of its forms: the reference with its values at every layer, and its own graph, traced anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from txl_export.backends.eager import HEADS, EagerModel, _grown
+from txl_export.bundle import GraphSpec, Manifest
+from txl_export.checkpoints import Checkpoint
+from txl_export.graphs.assembly import Assembler
+from txl_export.graphs.layouts import PROJECTIONS
+from txl_export.graphs.model import SegmentGraph
+from txl_export.reference import Memory, TransformerXL
+from txl_export.verification.bisection.calls import Call
+from txl_export.verification.bisection.graph_view import GraphView, from_trace
+from txl_export.verification.bisection.parts import parts_of
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Values:
+    """What the reference computes in one call.
+
+    Attributes:
+        hidden: after the embedding and after each layer, [B, L, d_model].
+        answers: the head's outputs by name.
+        states: the memory after the call, by the graph's output names; rows that do not count are included.
+    """
+
+    hidden: list[np.ndarray]
+    answers: Arrays
+    states: Arrays
+
+
+class Judge:
+    """The trained model that a bundle is compared with."""
+
+    def __init__(self, checkpoint: Checkpoint, manifest: Manifest) -> None:
+        """Take the checkpoint and the manifest of the bundle that is judged."""
+        self.checkpoint, self.manifest = checkpoint, manifest
+        self.single = self._model()
+
+    def _model(self) -> EagerModel:
+        m = self.manifest
+        return EagerModel(self.checkpoint, m.mem_len, m.segment_len, m.top_k)
+
+    @cached_property
+    def double(self) -> EagerModel:
+        """The same in float64."""
+        return self._model().double()
+
+    def start(self, batch_size: int) -> Memory:
+        """The memory of streams that have read nothing."""
+        return self.single.model.initial_memory(batch_size)
+
+    def advance(self, memory: Memory, call: Call) -> Memory:
+        """The memory after a call."""
+        with torch.inference_mode():
+            return self.single.model.features(torch.from_numpy(call.ids), memory)[1]
+
+    def states(self, memory: Memory, name: Callable[[str], str] = str, double: bool = False) -> Arrays:
+        """A memory as the graph has it, with all M rows: [B, ...] by input name, or what `name` makes of it."""
+        m = self.manifest
+        model = (self.double if double else self.single).model
+        found: Arrays = {}
+        with torch.inference_mode():
+            for n, (layer, hidden) in enumerate(zip(model.stack, memory.hidden, strict=True)):
+                specs = [s for s in m.states if s.layer == n]
+                kept = PROJECTIONS[m.layout](layer.attention, _grown(hidden, m.mem_len))
+                found |= {name(s.input): t.numpy() for s, t in zip(specs, kept, strict=False)}
+        return found
+
+    def feeds(self, memory: Memory, call: Call) -> Arrays:
+        """The inputs of the graph for a call that starts from a memory of the reference."""
+        batch_size = call.ids.shape[0]
+        positions = np.full(batch_size, call.start + self.manifest.start, np.int64)
+        targets = {} if call.targets is None else {"targets": call.targets}
+        return {"input_ids": call.ids, "positions": positions} | self.states(memory) | targets
+
+    def values(self, memory: Memory, call: Call, head: str, double: bool = False) -> Values:
+        """Everything that a call can be compared by, in float32 or float64."""
+        owner = self.double if double else self.single
+        model, hidden = owner.model, list[np.ndarray]()
+        ids = torch.from_numpy(call.ids)
+        if double:
+            memory = Memory(tuple(h.double() for h in memory.hidden), memory.filled)
+        with torch.inference_mode(), _kept(model, hidden):
+            h, after = model.features(ids, memory)
+            kind, _, last = head.partition("@")
+            asked = None if call.targets is None else torch.from_numpy(call.targets)
+            answers = HEADS[kind](model, h[:, -1:] if last else h, asked, owner.info.top_k)
+        names = [o.name for o in self.manifest.head(head).outputs]
+        return Values(
+            hidden,
+            {name: t.numpy() for name, t in zip(names, answers, strict=True)},
+            self.states(after, lambda name: f"new_{name}", double),
+        )
+
+    @cached_property
+    def module(self) -> SegmentGraph:
+        """The traceable module with the judge's weights rearranged as graphs have them."""
+        return SegmentGraph(self.single.model, self.manifest)
+
+    def graph(self, spec: GraphSpec) -> GraphView:
+        """The graph that an export of the judge gives now."""
+        model = Assembler(self.module, self.manifest, notes=True).build(spec)
+        return from_trace(model, parts_of(self.manifest, spec))
+
+
+class _kept:  # noqa: N801 - reads as a verb: `with _kept(model, hidden)`
+    """Appends the hidden states after the embedding and after each layer to a list."""
+
+    def __init__(self, model: TransformerXL, hidden: list[np.ndarray]) -> None:
+        def keep(module: nn.Module, given: object, out: Tensor) -> None:
+            del module, given
+            hidden.append(out.numpy())
+
+        self._hooks = [m.register_forward_hook(keep) for m in (model.embedding, *model.stack)]
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exc: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
