@@ -30,7 +30,7 @@ _INTERRUPTED, _TERMINATED = 130, 143
 
 @click.command()
 @click.option("--quick", is_flag=True, help="A few points of two shapes, without torch.compile.")
-@click.option("--minutes", type=click.FloatRange(min=0), help="Time to take: 60, or 5 with --quick.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Time to take: 60, or 5 with --quick.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, help="Turns of every process.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads of each; all cores when not given.")
 @click.option("--restart", is_flag=True, help="Measure everything again.")

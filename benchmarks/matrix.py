@@ -97,7 +97,7 @@ def peak_bytes(peer: str, config: ModelConfig, point: Point) -> float:
     B, K = point.batch_size, point.mem_len + point.segment_len
     memory = about.memories * B * memory_bytes(about.layout, config, point.mem_len)
     projected = _FLOAT * B * K * (config.d_model + 4 * config.n_head * config.d_head)  # of one layer
-    weights = 1.5 * _FLOAT * count_parameters(config)
+    weights = 2.0 * _FLOAT * count_parameters(config)  # rearranged copies beside them
     arrays = about.scores * _scores(config, point) + about.outputs * _outputs(config, point)
     return about.base_bytes + weights + memory + projected + arrays
 
