@@ -11,7 +11,11 @@ import pytest
 from tests.reporting.conftest import verification
 from txl_export.errors import InputError
 from txl_export.files import to_json
-from txl_export.verification import Report
+from txl_export.verification import Finding, Report
+from txl_export.verification.bisection.causes import Cause
+from txl_export.verification.bisection.finding import Place
+from txl_export.verification.bisection.layers import PartError
+from txl_export.verification.bisection.numbers import Range
 from txl_export.verification.measures import Measures
 from txl_export.verification.report import Noise
 
@@ -36,6 +40,19 @@ def test_what_is_not_finite_fails_after_json_too():
     assert not found.passed and found.max_abs == float("inf")
     assert found.perplexity_difference == float("inf")
     assert found.segments[0].memory[0] == float("inf")
+
+
+def test_where_accuracy_is_lost_comes_out_too():
+    side = Range(-1.0, 2.0, "float32", (1, 2), 1)
+    place = Place("layers.1/MatMul", "MatMul", "x", "layers.1", None, side, side, float("inf"), (0, 1), (1, 2), 1e-6, 1)
+    parts = (PartError("opening", "h", 0.0, 1e-6), PartError("layers.1", "h", None, 1e-6, remembered=True))
+    finding = Finding(True, 3, 2, 128, "layers.1", place, Cause("overflow", "why", "what", "W", "w"), ("a",), parts)
+    report = dataclasses.replace(verification([1e-2]), bisect=finding)
+    found = through_json(report).bisect
+    assert found is not None and found.place is not None
+    assert (found.parts, found.line) == (parts, finding.line)
+    assert (found.place.difference, found.place.index) == (float("inf"), (0, 1))
+    assert (found.cause, found.others, found.layer) == (finding.cause, ("a",), "layer 1")
 
 
 def test_heads_without_distributions_keep_their_gaps():

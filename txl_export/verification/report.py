@@ -238,6 +238,7 @@ class Report:
             given["trend"] = Trend(**{f.name: value["trend"][f.name] for f in dataclasses.fields(Trend)})
             given["noise"] = Noise(**{k: _number(x) for k, x in noise.items()}) if (noise := value["noise"]) else None
             given["notes"] = tuple(value["notes"])
+            given["bisect"] = _finding(value["bisect"])
             report = cls(**given)
             report.to_dict()  # whatever does not fit together shows here, not on a page
         except (KeyError, TypeError, ValueError, AttributeError) as e:
@@ -258,6 +259,12 @@ def _segment(value: Mapping[str, Any]) -> SegmentResult:
         measures[name] = _number(measures[name])
     memory = tuple(_number(share) for share in value["memory"])
     return SegmentResult(value["index"], value["start"], value["length"], Measures(**measures), memory)
+
+
+def _finding(value: Mapping[str, Any] | None) -> Finding | None:
+    from txl_export.verification.bisection.finding import Finding
+
+    return None if value is None else Finding.from_dict(value)
 
 
 def _number(x: Any) -> float:

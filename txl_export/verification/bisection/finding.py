@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +115,31 @@ class Finding:
         """A JSON-ready dict."""
         value = dataclasses.asdict(self)
         return value | {"layer": self.layer, "line": self.line, "text": self.text}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Finding:
+        """Take back what `to_dict` gave, also through JSON, where what is not finite is null.
+
+        Raises:
+            KeyError, TypeError, ValueError: something else.
+        """
+        given = {f.name: value[f.name] for f in dataclasses.fields(cls)}
+        given["place"] = None if (place := value["place"]) is None else _place_from(place)
+        given["cause"] = None if (cause := value["cause"]) is None else Cause(**cause)
+        given["others"] = tuple(value["others"])
+        given["parts"] = tuple(PartError(**p) for p in value["parts"])
+        return cls(**given)
+
+
+def _place_from(value: Mapping[str, Any]) -> Place:
+    given = {**value, "index": tuple(value["index"]), "at": tuple(map(_number, value["at"]))}
+    for side in ("found", "expected"):
+        given[side] = Range(**{**value[side], "shape": tuple(value[side]["shape"])})
+    return Place(**given | {name: _number(value[name]) for name in ("difference", "allowed", "share")})
+
+
+def _number(x: float | None) -> float:
+    return math.inf if x is None else float(x)
 
 
 def _place(p: Place) -> list[str]:
