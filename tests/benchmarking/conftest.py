@@ -18,6 +18,7 @@ from txl_export.bundle import INITIAL, MANIFEST, WEIGHTS, GraphSpec, Manifest, f
 from txl_export.checkpoints import native
 from txl_export.files import write_json
 from txl_export.segments import SegmentRange
+from txl_export.vocabulary import ByteVocabulary
 
 # Answers like a worker: eager takes 8 ms in round 1, 16 in round 2, others 2 ms; `{extra}` runs at a round.
 STUB = """
@@ -51,6 +52,13 @@ print(json.dumps({"threads": int(os.environ["OMP_NUM_THREADS"]), "read": read, "
 def checkpoint(tmp_path: Path) -> Path:
     """A native checkpoint of random weights, M = 6."""
     return native.save(tmp_path / "checkpoint", random_checkpoint(tiny_config()))
+
+
+@pytest.fixture
+def bytes_model(tmp_path: Path) -> Path:
+    """A native checkpoint that reads bytes, M = 6."""
+    made = random_checkpoint(tiny_config(vocab_size=256), std=0.3)
+    return native.save(tmp_path / "bytes", dataclasses.replace(made, vocab=ByteVocabulary()))
 
 
 @pytest.fixture
@@ -118,9 +126,11 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Traces:
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     found, start = Traces(folder), subprocess.Popen
 
-    def follow(*args: Any, **kwargs: Any) -> subprocess.Popen[str]:
-        found.processes.append(start(*args, **kwargs))
-        return found.processes[-1]
+    def follow(*args: Any, **kwargs: Any) -> Any:
+        process = start(*args, **kwargs)
+        if process.args[0] == sys.executable:  # the platform module starts others
+            found.processes.append(process)
+        return process
 
     monkeypatch.setattr(process.subprocess, "Popen", follow)
     return found

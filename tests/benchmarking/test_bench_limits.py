@@ -18,12 +18,13 @@ from txl_export.config import ModelConfig
 from txl_export.cost import call_cost
 from txl_export.errors import EnvironmentMismatch
 
+POPEN = subprocess.Popen  # which `traces` replaces
 FOUND = Limits(((10**6, 1e9), (10**8, 3e9)), 4e9)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(run, "ROUND_SECONDS", 0.0)
+    monkeypatch.setattr(run, "USUAL_TURN", run.Turn(seconds=0.0, least=5, most=9))
     monkeypatch.setattr(rates, "REPEAT_SECONDS", 0.0)
     monkeypatch.setattr(rates, "REPEATS", 1)
 
@@ -96,6 +97,17 @@ def test_a_failing_measurement_is_one_line(monkeypatch):
     with pytest.raises(EnvironmentMismatch, match=r"\(exit code 1\): no memory at all$") as caught:
         limits.measure(1)
     assert "\n" not in str(caught.value)
+
+
+def test_an_interruption_ends_the_measurement(monkeypatch, traces):
+    def interrupt(process):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(limits, "COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
+    monkeypatch.setattr(POPEN, "communicate", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        limits.measure(1)
+    traces.assert_gone()
 
 
 @pytest.mark.slow

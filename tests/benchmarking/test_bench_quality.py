@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 import txl_export as txl
-from tests.helpers import random_checkpoint, tiny_config
 from txl_export.benchmarking import Table, bench, quality, run
 from txl_export.benchmarking.plan import Request, plan
 from txl_export.benchmarking.quality import Text
 from txl_export.benchmarking.table import Quality
 from txl_export.benchmarking.target import Target
-from txl_export.checkpoints import native
 from txl_export.errors import InputError
 from txl_export.vocabulary import ByteVocabulary
 
@@ -24,7 +21,7 @@ WORDS = b"one two three four five six seven eight nine ten\n" * 9
 
 @pytest.fixture(autouse=True)
 def short_rounds(monkeypatch):
-    monkeypatch.setattr(run, "ROUND_SECONDS", 0.0)
+    monkeypatch.setattr(run, "USUAL_TURN", run.Turn(seconds=0.0, least=5, most=9))
 
 
 @pytest.fixture
@@ -32,16 +29,6 @@ def text(tmp_path):
     path = tmp_path / "words.txt"
     path.write_bytes(WORDS)
     return path
-
-
-def byte_checkpoint(path, **changes):
-    made = random_checkpoint(tiny_config(vocab_size=256, **changes), std=0.3)
-    return native.save(path, dataclasses.replace(made, vocab=ByteVocabulary()))
-
-
-@pytest.fixture
-def bytes_model(tmp_path):
-    return byte_checkpoint(tmp_path / "bytes")
 
 
 def test_figures_follow_from_nats():
@@ -85,17 +72,6 @@ def test_every_memory_length_is_scored_by_the_model_itself(text, bytes_model, st
         assert q.nats == pytest.approx(judge.score(ids, 64), rel=1e-6)
     assert len({q.nats for q in table.quality}) == 3
     assert Table.from_dict(json.loads(json.dumps(table.to_dict()))) == table
-
-
-@pytest.mark.slow
-def test_exported_graphs_score_like_the_model(text, tmp_path, planted_rates, stub_workers, monkeypatch):
-    model = byte_checkpoint(tmp_path / "narrow", n_layer=1)
-    stub_workers()
-    both = {"mem_lens": (8,), "segment_lens": (64,), "rounds": 1, "threads": 1, "text": text, "text_bytes": 200}
-    (eager,) = bench([model], backends=("eager",), **both).quality
-    (graphs,) = bench([model], backends=("eager", "onnxruntime"), **both).quality
-    assert graphs.nats == pytest.approx(eager.nats, rel=1e-6)
-    assert graphs._replace(nats=0) == eager._replace(nats=0)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import sys
 from txl_export.benchmarking import bench, limits, process, run
 bundle, output, stub, rates = sys.argv[1:]
 process.COMMAND, limits.COMMAND = (sys.executable, stub), (sys.executable, rates)
-run.ROUND_SECONDS = 0.0
+run.USUAL_TURN = run.Turn(0.0, 1, 3)
 bench([bundle], segment_lens=(1, 2), batch_sizes=(1, 3), rounds=2, threads=1, output=output)
 """
 CELLS = {"segment_lens": (1, 2), "batch_sizes": (1, 3), "rounds": 2, "threads": 1}
@@ -28,7 +28,7 @@ CELLS = {"segment_lens": (1, 2), "batch_sizes": (1, 3), "rounds": 2, "threads": 
 
 @pytest.fixture(autouse=True)
 def short_rounds(monkeypatch):
-    monkeypatch.setattr(run, "ROUND_SECONDS", 0.0)
+    monkeypatch.setattr(run, "USUAL_TURN", run.Turn(seconds=0.0, least=5, most=9))
 
 
 @pytest.fixture

@@ -19,34 +19,37 @@ from txl_export.errors import EnvironmentMismatch, InputError
 
 @pytest.fixture(autouse=True)
 def short_rounds(monkeypatch):
-    monkeypatch.setattr(run, "ROUND_SECONDS", 0.0)
+    monkeypatch.setattr(run, "USUAL_TURN", run.Turn(seconds=0.0, least=5, most=9))
 
 
 @pytest.mark.slow
-def test_real_workers_fill_every_row(tmp_path, checkpoint, planted_rates, traces):
-    bundle = tmp_path / "bundle"
-    txl.export(txl.load_checkpoint(checkpoint), bundle, mem_len=6, segment_lens=(1,))
-    steps = []
-    table = bench(
-        [bundle], mem_lens=(6, 9), segment_lens=(1,), rounds=2, threads=1, progress=lambda *s: steps.append(s)
-    )
+def test_real_workers_fill_every_row(tmp_path, bytes_model, planted_rates, traces):
+    bundle, text = tmp_path / "bundle", tmp_path / "text"
+    text.write_bytes(b"In the beginning there was nothing to remember. " * 3)
+    txl.export(txl.load_checkpoint(bytes_model), bundle, mem_len=6, segment_lens=(1,))
+    steps, how = [], {"segment_lens": (1,), "rounds": 2, "threads": 1, "text": text}
+    table = bench([bundle], mem_lens=(6, 0), **how, progress=lambda *s: steps.append(s))
 
     assert [(r.backend, r.layout, r.mem_len) for r in table.rows] == [
         ("eager", "hidden", 6),
         ("onnxruntime", "kv", 6),
-        ("eager", "hidden", 9),
-        ("onnxruntime", "kv", 9),
+        ("eager", "hidden", 0),
+        ("onnxruntime", "kv", 0),
     ]
     for row in table.rows:
         assert (row.target, row.segment_len, row.batch_size, row.threads) == (str(bundle), 1, 1, 1)
         assert row.filled == row.mem_len
-        assert [len(r) for r in row.rounds_ms] == [run.LEAST_CALLS] * 2
+        assert [len(r) for r in row.rounds_ms] == [5] * 2
         assert 0 < row.p50_ms <= row.p90_ms <= row.p99_ms
         assert 0 < row.load_ms < row.first_ms
         assert row.peak_rss > 20_000_000
         assert row.memory_bytes == row.mem_len * {"hidden": 2 * 16, "kv": 2 * 2 * 12}[row.layout] * 4
         assert row.limit is not None and row.limit.flop_rate == 4e9
         assert row.ratio is not None and 0 < row.ratio.low <= row.ratio.median <= row.ratio.high
+    assert [(q.mem_len, q.segment_len) for q in table.quality] == [(6, 1), (0, 1)]
+    for q in table.quality:  # scored on graphs, like the model itself
+        judge = txl.Engine.load(bytes_model, "eager", mem_len=q.mem_len, threads=1)
+        assert q.nats == pytest.approx(judge.score(np.frombuffer(text.read_bytes(), np.uint8), 1), rel=1e-6)
     assert Table.from_dict(json.loads(json.dumps(table.to_dict()))) == table
     assert [s[1] for s in steps] == sorted(s[1] for s in steps)
     assert steps[-1][1] == steps[-1][2]
@@ -234,10 +237,10 @@ def test_any_job_can_be_served():
 
 
 @pytest.mark.skipif(not serving._CLEAR.exists(), reason="only Linux forgets a peak")
-@pytest.mark.parametrize(("during", "counts"), [("fill", False), ("call", True)])
+@pytest.mark.parametrize(("during", "counts"), [("self.log = []", True), ('self.log.append("fill")', False)])
 def test_only_filling_s_own_memory_is_not_counted(during, counts):
-    code = JOB.replace(f'self.log.append("{during}")', f'self.log.append("{during}"); b"x" * 300_000_000')
-    code = code.replace('b"x" * 300_000_000', "bytearray(b'x') * len(self.log) * (300_000_000 // len(self.log))")
+    """A bytearray of 300 MB that is dropped at once, while the job is made or while it is filled."""
+    code = JOB.replace(during, f"{during}; bytearray(b'x' * 100) * 3_000_000")
     ended = subprocess.run(
         [sys.executable, "-c", code],
         input='{"do": "load"}\n{"do": "end"}\n',

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import txl_export
-from txl_export.benchmarking import machine, process, quality
+from txl_export.benchmarking import machine, process, quality, run
 from txl_export.benchmarking.plan import Block, Request
 from txl_export.benchmarking.process import Candidate, Comparison, Cost, Source
 from txl_export.benchmarking.progress import Work
@@ -36,7 +36,7 @@ class Blocks:
         everything = [c for comparisons in self._compared.values() for c in comparisons]
         if request.text:
             store.expect(qualities=[block.quality_key(request.text) for block in blocks])
-        self._runner = Runner(everything, store, request.rounds, work, log)
+        self._runner = Runner(everything, store, request.rounds, work, log, run.USUAL_TURN)
         for block in blocks:
             self._plan(block)
 

@@ -53,20 +53,26 @@ def measure(threads: int) -> dict[str, Any]:
     Returns:
         JSON-ready: per size of array, and per size of matrix, the best rate, what gave it, and the rates of all.
     """
-    ended = subprocess.run(
+    with subprocess.Popen(
         [*COMMAND, str(threads)],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
         env=environment(threads),
-        start_new_session=True,
-        check=False,
-    )
-    if ended.returncode:
-        said = ended.stderr.strip().splitlines()
+        start_new_session=True,  # Ctrl-C is the parent's to handle
+    ) as process:
+        try:
+            out, err = process.communicate()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    if process.returncode:
+        said = err.strip().splitlines()
         raise WorkerError(
-            f"measuring what the machine can do failed (exit code {ended.returncode}): "
+            f"measuring what the machine can do failed (exit code {process.returncode}): "
             f"{said[-1].strip() if said else 'it said nothing'}"
         )
-    found: dict[str, Any] = json.loads(ended.stdout)
+    found: dict[str, Any] = json.loads(out)
     return found

@@ -63,7 +63,7 @@ def _usable_cpus() -> set[int]:
 
 def _cpu_model() -> str:
     names = (block["model name"] for block in _cpuinfo() if "model name" in block)
-    return next(names, platform.processor() or platform.machine() or "unknown")
+    return next(names, "") or platform.processor() or platform.machine() or "unknown"
 
 
 def _cpuinfo() -> list[dict[str, str]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from txl_export.benchmarking import limits
 from txl_export.benchmarking.process import Candidate, Comparison, Worker
 from txl_export.benchmarking.progress import Progress, Work
+from txl_export.benchmarking.serving import UNTIMED_CALLS
 from txl_export.benchmarking.store import Store
 from txl_export.benchmarking.table import Cell, Facts, Limit, Row, make_rows
 from txl_export.benchmarking.workspace import workspace
@@ -16,8 +18,23 @@ Say = Callable[[str], None]
 # Makes what a comparison's candidates load; told how to say what it is doing.
 Prepare = Callable[[Comparison, Say], None]
 
-# Of one worker's turn: long enough for a stable median, short enough that all see the same machine.
-ROUND_SECONDS, LEAST_CALLS, MOST_CALLS = 0.4, 5, 200
+
+class Turn(NamedTuple):
+    """One worker's turn: long enough for a stable median, short enough that all see the same machine.
+
+    Attributes:
+        seconds: after which no call is begun.
+        least: calls, however long they take.
+        most: calls.
+    """
+
+    seconds: float = 0.4
+    least: int = 5
+    most: int = 200
+
+
+USUAL_TURN = Turn()
+
 
 # A first guess at how long things take, which what was measured soon replaces.
 _LOAD_SECONDS, _GUESSED_FLOPS, _GUESSED_BYTES, _GUESSED_CALL = 3.0, 1e10, 1e10, 0.01
@@ -30,6 +47,7 @@ def run_comparisons(
     progress: Progress | None = None,
     prepare: Prepare | None = None,
     log: Say | None = None,
+    turn: Turn = USUAL_TURN,
 ) -> None:
     """Time all comparisons that the store does not hold yet, and keep the rows of each as soon as it is done.
 
@@ -40,12 +58,13 @@ def run_comparisons(
         progress: called with (what is being done, seconds spent, seconds in all as far as can be told).
         prepare: called before a comparison is started, with it and a function that takes what is being done.
         log: called with a line for every comparison that is done, and for what was there before.
+        turn: of every cell in every round.
 
     Raises:
         TxlError: whatever a worker's job or `prepare` raises, or a worker that died.
     """
     work = Work(progress)
-    runner = Runner(comparisons, store, rounds, work, log)
+    runner = Runner(comparisons, store, rounds, work, log, turn)
     for comparison in comparisons:
         runner.run(comparison, prepare)
     work.say("done")
@@ -55,10 +74,17 @@ class Runner:
     """Runs comparisons, those apart that the store holds already."""
 
     def __init__(
-        self, comparisons: Sequence[Comparison], store: Store, rounds: int, work: Work, log: Say | None = None
+        self,
+        comparisons: Sequence[Comparison],
+        store: Store,
+        rounds: int,
+        work: Work,
+        log: Say | None = None,
+        turn: Turn = USUAL_TURN,
     ) -> None:
         """Plan all of them; nothing is run yet. Arguments as of `run_comparisons`."""
         self._store, self._rounds, self._work, self._log = store, rounds, work, log or (lambda _: None)
+        self._turn = turn
         store.expect(cell for c in comparisons for cell in c.cells)
         missing = [c for c in comparisons if not store.has(c.cells)]
         self._all, self._done = len(comparisons), len(comparisons) - len(missing)
@@ -69,7 +95,7 @@ class Runner:
         for comparison in missing:
             for candidate in comparison.candidates:
                 work.plan(f"load {candidate.cell.backend}", _load_seconds(candidate))
-                work.plan(f"round {candidate.cell.backend}", rounds * _round_seconds(candidate))
+                work.plan(f"round {candidate.cell.backend}", rounds * self._round_seconds(candidate))
 
     def run(self, comparison: Comparison, prepare: Prepare | None = None) -> None:
         """Run one of them and keep its rows, unless the store has them."""
@@ -111,9 +137,12 @@ class Runner:
             # Every other round runs backwards, so that no cell always follows the same one.
             for worker in workers if i % 2 == 0 else reversed(workers):
                 what, kind = f"round {i + 1} of {self._rounds}: {label(worker.cell)}", f"round {worker.cell.backend}"
-                with self._work.doing(what, kind, _round_seconds(worker.candidate)):
-                    measured[worker.cell].append(worker.time_round(ROUND_SECONDS, LEAST_CALLS, MOST_CALLS))
+                with self._work.doing(what, kind, self._round_seconds(worker.candidate)):
+                    measured[worker.cell].append(worker.time_round(*self._turn))
         return measured
+
+    def _round_seconds(self, c: Candidate) -> float:
+        return max(self._turn.seconds, (self._turn.least + UNTIMED_CALLS) * call_seconds(c))
 
     def _limit(self, candidate: Candidate) -> Limit | None:
         found = self._store.limits
@@ -129,10 +158,6 @@ def call_seconds(candidate: Candidate) -> float:
 
 def _load_seconds(c: Candidate) -> float:
     return _LOAD_SECONDS + 4 * call_seconds(c)
-
-
-def _round_seconds(c: Candidate) -> float:
-    return max(ROUND_SECONDS, (LEAST_CALLS + 2) * call_seconds(c))
 
 
 def label(cell: Cell) -> str:
