@@ -94,6 +94,12 @@ def test_latency_has_a_panel_per_length_and_a_line_per_backend():
     assert tick_labels(figure) == ["256", "128", "64"]
 
 
+def test_the_legend_has_the_order_of_the_lines():
+    figure = pictures.latency(table([row(b, m, ms * m) for b, ms in (("a", 2), ("b", 9), ("c", 5)) for m in (1, 2)]))
+    assert figure is not None
+    assert legend_of(figure)[:3] == ["b kv", "c kv", "a kv"]
+
+
 def test_lines_go_through_the_medians_and_bars_reach_to_the_rounds():
     figure = pictures.latency(table([row(mem_len=m, ms=m / 10) for m in (10, 20)]))
     assert figure is not None
@@ -156,6 +162,7 @@ def test_names_that_matplotlib_would_read_otherwise():
     figure = pictures.latency(LATENCIES["long targets"])
     assert figure is not None
     assert "_hidden $x$: onnxruntime kv" in legend_of(figure)
+    assert b"_hidden $x$: onnxruntime kv</text>" in svg(figure)
 
 
 def test_lengths_stand_by_their_logarithm_with_zero_a_step_before():
