@@ -169,6 +169,7 @@ def test_faults_of_layout_kv(kv: Exported, tmp_path: Path, fault: str) -> None:
     assert (found.place.node, found.place.module) == (node, module)
     assert found.cause.name == cause and re.search(reason, found.cause.reason)
     assert found.place.share > 0.99 and found.place.difference > found.place.allowed
+    assert found.others == ()  # what is handed on is no fault of the nodes after it
     assert ".py:" in found.place.source
     order = [e.part for e in found.parts]
     assert not any(e.lost for e in found.parts[: order.index(found.part)])
