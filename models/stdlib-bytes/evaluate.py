@@ -16,7 +16,6 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 
-from txl_export.benchmarking.table import Quality
 from txl_export.checkpoints import load_checkpoint
 from txl_export.files import write_atomic
 from txl_export.reference import TransformerXL
@@ -87,14 +86,17 @@ def show(results: Results, head: str, as_json: bool, texts: dict[str, bytes]) ->
 
 def draw(results: Results, texts: dict[str, bytes]) -> None:
     """The card's picture, SVG and PNG."""
-    from txl_export.reporting import pictures
+    from txl_export.benchmarking.table import Quality, Table
+    from txl_export.reporting import pictures, saving
 
-    found = [
+    found = tuple(
         Quality("stdlib-bytes", int(row), SEGMENT, name, len(texts[name]), bits * math.log(2), len(texts[name]))
         for row, cells in results.items()
         for name, bits in cells.items()
-    ]
-    pictures.save(pictures.quality(found), PICTURE)
+    )
+    figure = pictures.quality(Table((), {}, torch.get_num_threads(), 0, found))
+    if figure is not None:
+        saving.save(figure, PICTURE)
 
 
 @click.group(context_settings={"show_default": True})
