@@ -32,5 +32,10 @@ def test_the_table_has_changes_and_gaps():
     assert shown.rows == (
         ("0", "1.500", "–", "–", "–", "–", "–", "–"),
         ("64", "1.250", "−0.250", "2.500", "–", "2.00", "–", "64.0 kB"),
-        ("128", "–", "–", "–", "–", "3.50", "+1.500", "128 kB"),
+        ("128", "–", "–", "–", "–", "3.50", "+1.50", "128 kB"),
     )
+
+
+def test_perplexities_of_any_size_stay_short():
+    found = tradeoff(table([], read({0: 60.0, 64: 0.5}, tokens=999)), OWN)
+    assert [found.told(n, "prose") for n in found.lengths] == ["1.2 × 10¹⁸", "1.41"]

@@ -47,7 +47,7 @@ def quality_caption(table: Table) -> list[str]:
     found = quality_shown(table)
     unit = quality_unit(found)
     told = [
-        f"On {line.label}: {listed([f'{p.y:.{unit.digits}f} at M = {p.x}' for p in line.points])}"
+        f"On {line.label}: {listed([f'{unit.say(p.y)} at M = {p.x}' for p in line.points])}"
         for line in quality_lines(found, unit)[:_FEW_LINES]
     ]
     title = f"{unit.name[0].upper()}{unit.name[1:]}, less is better; the axis does not start at zero."

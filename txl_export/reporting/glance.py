@@ -43,10 +43,8 @@ def tiles(contents: Contents) -> list[tuple[str, str, str]]:
     length = found.at(contents.bundle.manifest.mem_len) if found else None
     if found and length and length.quality:
         text = next(iter(length.quality))
-        value = found.value(length, text)
-        shown.append(
-            (f"{value:.{found.unit.digits}f}", found.unit.name, f"on {found.names[text]} at M = {length.mem_len}")
-        )
+        about = f"on {found.names[text]} at M = {length.mem_len}"
+        shown.append((found.told(length, text), found.unit.name, about))
     state = sum(s.nbytes for s in contents.bundle.manifest.states)
     number, _, unit = size(state).partition(" ")
     shown.append((number, unit, f"of memory per stream at M = {contents.bundle.manifest.mem_len}"))

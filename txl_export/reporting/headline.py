@@ -73,7 +73,7 @@ def steps(found: Tradeoff, own: int) -> list[str]:
     told = [_step(found, text, on, *pair) for pair in near]
     best = min(lengths, key=lambda n: (found.value(n, text) or math.inf, n.mem_len))
     if best is not lengths[-1]:
-        value = f"{found.value(best, text):.{found.unit.digits}f}"
+        value = found.told(best, text)
         told.append(
             f"Of the lengths measured, M = {best.mem_len} reads the text best{on} ({value} {found.unit.name}): "
             f"longer memory, up to {lengths[-1].mem_len}, does not help."
@@ -86,7 +86,7 @@ def _step(found: Tradeoff, text: str, on: str, a: Length, b: Length) -> str:
     assert before is not None and after is not None
     least = 0.5 * 10**-found.unit.digits
     change = before - after
-    amount = f"{abs(change):.{found.unit.digits}f} {found.unit.name}"
+    amount = f"{found.unit.say(abs(change))} {found.unit.name}"
     worth = f"saves {amount}" if change > least else f"loses {amount}" if change < -least else "leaves quality as it is"
     first = f"Going from M = {a.mem_len} to {b.mem_len} {worth}{on}"
     cost = _cost(a.row, b.row)

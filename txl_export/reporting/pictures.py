@@ -252,7 +252,7 @@ def _quality_panel(
         handles += ax.plot([places[x] for x in line.xs], line.ys, **style[line.label].options(), zorder=3)
     powers = scale_near(ax, [y for line in lines for y in line.ys])
     name_values(ax, unit.name + (" (log scale)" if powers else ""))
-    if len(lines) == 1 and len(lines[0].points) <= _MOST_NUMBERS:
+    if len(lines) == 1 and len(lines[0].points) <= _MOST_NUMBERS and not powers:
         _write_values(ax, lines[0], unit, places)
     return handles
 
@@ -268,4 +268,4 @@ def _write_values(ax: Axes, line: Line, unit: Unit, places: dict[int, float]) ->
             "fontsize": 9.3,
         }
         away = (0 if last else 3, -6 if rises else 4)
-        ax.annotate(f"{p.y:.{unit.digits}f}", (places[p.x], p.y), away, textcoords="offset points", **options)
+        ax.annotate(unit.say(p.y), (places[p.x], p.y), away, textcoords="offset points", **options)

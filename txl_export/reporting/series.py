@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from txl_export.benchmarking.table import Quality, Row
 from txl_export.reporting.style import LONGEST_LABEL
-from txl_export.reporting.words import short_names, short_paths
+from txl_export.reporting.words import error, short_names, short_paths
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,10 @@ def throughput_point(row: Row) -> Point:
     return Point(row.batch_size, row.tokens_per_second, min(rounds), max(rounds))
 
 
+# Beyond it a power of ten says more than digits.
+_LARGE = 1e5
+
+
 @dataclass(frozen=True)
 class Unit:
     """How the quality of a text is told."""
@@ -112,6 +116,10 @@ class Unit:
     short: str
     value: Callable[[Quality], float]
     digits: int
+
+    def say(self, value: float) -> str:
+        """A value in words; the perplexity of an untrained model may have any size."""
+        return f"{value:.{self.digits}f}" if abs(value) < _LARGE else error(value)
 
 
 BITS = Unit("bits per byte", "bits per byte", lambda q: q.bits_per_byte, 3)

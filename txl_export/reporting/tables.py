@@ -95,8 +95,7 @@ def tradeoff_grid(found: Tradeoff) -> Grid:
         cells = [str(length.mem_len)]
         for text in found.texts:
             value, last = found.value(length, text), found.value(before, text) if before else None
-            digits = found.unit.digits
-            cells += ["–" if value is None else f"{value:.{digits}f}", _change(value, last, digits)]
+            cells += [found.told(length, text), _change(value, last, found.unit.say)]
         if found.timed:
             cells += _time_cells(length, before)
         rows.append(tuple(cells))
@@ -107,11 +106,13 @@ def _time_cells(length: Length, before: Length | None) -> list[str]:
     if length.row is None:
         return ["–"] * 3
     last = before.row.p50_ms if before and before.row else None
-    return [ms(length.row.p50_ms), _change(length.row.p50_ms, last, 3), size(length.row.memory_bytes)]
+    return [ms(length.row.p50_ms), _change(length.row.p50_ms, last, ms), size(length.row.memory_bytes)]
 
 
-def _change(value: float | None, last: float | None, digits: int) -> str:
-    return "–" if value is None or last is None else f"{value - last:+.{digits}f}".replace("-", "−")
+def _change(value: float | None, last: float | None, say: Callable[[float], str]) -> str:
+    if value is None or last is None:
+        return "–"
+    return f"{'−' if value < last else '+'}{say(abs(value - last))}"
 
 
 def segments_grid(report: Report) -> Grid:

@@ -64,6 +64,11 @@ class Tradeoff:
         """The quality of a text at a length, in `unit`."""
         return self.unit.value(length.quality[text]) if text in length.quality else None
 
+    def told(self, length: Length, text: str) -> str:
+        """That value in words; a dash where the text was not read."""
+        value = self.value(length, text)
+        return "–" if value is None else self.unit.say(value)
+
 
 def tradeoff(table: Table, own: Path) -> Tradeoff:
     """The trade-off of the bundle at `own`; where a benchmark names others only, of the first of them.
