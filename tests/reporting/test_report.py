@@ -22,7 +22,8 @@ from txl_export.cli import main
 from txl_export.errors import BundleError, EnvironmentMismatch, InputError
 from txl_export.files import to_json
 from txl_export.reporting import default_lengths
-from txl_export.verification import Report
+from txl_export.verification import Finding, Report
+from txl_export.verification.bisection.causes import Cause
 
 SECTIONS = ["memory-length", "speed", "verification", "model", "bundle", "cost", "machine", "reproduce", "not-measured"]
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -166,6 +167,14 @@ def test_a_failed_verification_is_the_first_thing_it_says(real: Real, tmp_path: 
     page = made(real, tmp_path, verification=bad)
     assert "✗ Out of tolerance The bundle does not give the trained model's numbers: segment 3" in page.text
     assert "Verified" not in page.text
+
+
+def test_it_says_where_accuracy_is_lost(real: Real, tmp_path: Path):
+    lost = Finding(True, 3, 2, 128, "layers.1", cause=Cause("mask", "hidden <keys> are seen", "export again"))
+    bad = dataclasses.replace(verification([1e-6] * 3 + [0.5], mem_len=12), bisect=lost)
+    page = made(real, tmp_path, verification=bad)
+    assert "Where accuracy is lost" in page.text
+    assert "lost in the memory left by segment 2 (token 128), layer 1. Likely cause: mask: hidden <keys>" in page.text
 
 
 def test_without_figures_there_are_no_pictures_but_commands(real: Real, tmp_path: Path):

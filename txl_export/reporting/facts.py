@@ -150,6 +150,8 @@ def verification_facts(report: Report) -> Facts:
         )
     if report.noise:
         found["The judge's own rounding"] = f"{error(report.noise.log_probs)} between float32 and float64"
+    if report.bisect and report.bisect.lost:
+        found["Where accuracy is lost"] = report.bisect.text
     return {name: clean(value) for name, value in found.items()}
 
 

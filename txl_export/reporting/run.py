@@ -192,6 +192,7 @@ def _verify(
         checkpoint,
         text=text,
         segments=(_QUICK if quick else _FULL)[0],
+        bisect=True,  # a report of what is wrong says where
         progress=(lambda done, total: progress("comparing segments", done, total)) if progress else None,
     )
 
