@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from txl_export import files
-from txl_export.errors import BundleError, CheckpointError, EnvironmentMismatch, TxlError
+from txl_export.errors import BundleError, CheckpointError, EnvironmentMismatch, InputError, TxlError
 
 
 def fail_with(code):
@@ -197,3 +197,41 @@ def test_json_round_trip_and_hash(tmp_path):
 def test_an_error_is_one_line():
     assert str(TxlError("a\nb\r\nc\u2028d")) == "a b c d"
     assert str(TxlError()) == ""
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    """Stands for a device: tests must not try the real ones."""
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+def test_a_device_or_pipe_is_not_replaced(pipe):
+    (pipe.parent / "link").symlink_to(pipe)
+    for path in (pipe, pipe.parent / "link"):
+        for write in (files.require_writable, lambda p: files.write_atomic(p, b"new")):
+            with pytest.raises(InputError, match="is a device or a pipe") as e:
+                write(path)
+            assert len(str(e.value).splitlines()) == 1
+    assert pipe.is_fifo() and names(pipe.parent) == ["link", "pipe"]
+
+
+def test_a_link_stays_and_what_it_points_to_is_replaced(old_file):
+    link = old_file.with_name("link")
+    link.symlink_to(old_file)
+    files.write_atomic(link, b"new")
+    assert link.is_symlink() and old_file.read_bytes() == b"new"
+    assert names(old_file.parent) == ["file", "link"]
+
+
+def test_require_writable(old_file, tmp_path):
+    files.require_writable(tmp_path / "not" / "there", apart_from=[old_file])
+    files.require_writable(old_file, apart_from=[tmp_path / "other"])
+    for path, apart, said in (
+        (tmp_path, [], "it is a folder"),
+        (old_file / "below", [], "takes files"),
+        (tmp_path / "x" / ".." / "file", [old_file], "named twice"),
+    ):
+        with pytest.raises(InputError, match=said):
+            files.require_writable(path, apart_from=apart)
+    assert names(tmp_path) == ["file"]

@@ -10,11 +10,11 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from txl_export.errors import EnvironmentMismatch, TxlError
+from txl_export.errors import EnvironmentMismatch, InputError, TxlError
 
 
 def sha256(path: Path) -> str:
@@ -59,7 +59,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that readers see the old content or the new, never a part."""
+    """Write a file so that readers see the old content or the new, never a part.
+
+    Raises:
+        InputError: a device or a pipe, whose place a file would take.
+        EnvironmentMismatch: a full disk, or a place that takes no files.
+    """
+    _refuse_special(path)
+    path = path.resolve() if path.is_symlink() else path  # a link stays, what it points to is replaced
     with (
         disk_errors(path),
         _folder(path.parent),
@@ -74,6 +81,29 @@ def write_atomic(path: Path, data: bytes) -> None:
         except BaseException:
             Path(f.name).unlink(missing_ok=True)
             raise
+
+
+def require_writable(path: Path, apart_from: Iterable[Path] = ()) -> None:
+    """Raise InputError now for what would fail after an hour, or would write over what is read.
+
+    Args:
+        path: a file to write; it and its folders may be missing.
+        apart_from: files that it must not be.
+    """
+    _refuse_special(path)
+    if path.is_dir():
+        raise InputError(f"{path} cannot be written, it is a folder: name a file in it")
+    folder = next(p for p in path.absolute().parents if p.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"{path} cannot be written, {folder} is no folder that takes files: choose another")
+    if path.resolve() in {other.resolve() for other in apart_from}:
+        raise InputError(f"{path} is named twice, or is read too: writing it would lose the other, choose another name")
+
+
+def _refuse_special(path: Path) -> None:
+    """Renaming a new file over a device would remove the device, and as root it works."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"{path} is a device or a pipe, expected a file: name one, such as out.json")
 
 
 @contextlib.contextmanager

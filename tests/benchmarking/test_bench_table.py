@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from txl_export.benchmarking import Row, Table, reading, render
-from txl_export.benchmarking.table import Cell, Facts, Ratio, compare, make_rows
+from txl_export.benchmarking.table import Cell, Facts, Quality, Ratio, compare, make_rows
 from txl_export.errors import InputError
 
 
@@ -132,3 +132,41 @@ def test_reading_without_eager_says_how_time_grows():
 def test_a_single_row_is_read_too():
     assert reading(table(rows(eager=None))) == "onnxruntime kv takes 2.00 ms per call (M = 128, L = 4, B = 2)."
     assert "is 4.0 (M = 128, L = 4, B = 2) times as fast" in reading(table(rows()))
+
+
+@pytest.mark.parametrize("bad", [None, "", "x", [], {}, True, -1, 10**400, float("nan")], ids=lambda v: repr(v)[:8])
+@pytest.mark.parametrize("name", ["mem_len", "load_ms", "peak_rss", "memory_bytes"])
+def test_a_row_with_an_impossible_figure_is_refused(name, bad):
+    value = table(rows()).to_dict()
+    value["rows"][0][name] = bad
+    with pytest.raises(InputError, match="damaged") as e:
+        Table.from_dict(value)
+    assert len(str(e.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "samples", [[], [[]], [[0.0]], [[float("inf")]], [["x"]], [[10**400]]], ids=lambda v: repr(v)[:8]
+)
+def test_a_row_with_impossible_samples_is_refused(samples):
+    value = table(rows()).to_dict()
+    value["rows"][0]["rounds_ms"] = samples
+    with pytest.raises(InputError, match="damaged"):
+        Table.from_dict(value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda v: v["machine"].update(threads=None),
+        lambda v: v.update(rounds="5"),
+        lambda v: v.update(targets={"a": 1}),
+        lambda v: v["rows"][0].update(target=3),
+        lambda v: v["rows"][1]["ratio"].update(low=0),
+        lambda v: v.update(quality=[Quality("a", 1, 1, "t", 1, 10**400, 1)._asdict()]),
+    ],
+)
+def test_a_table_of_other_types_is_refused(damage):
+    value = table(rows()).to_dict()
+    damage(value)
+    with pytest.raises(InputError, match="damaged"):
+        Table.from_dict(value)

@@ -97,3 +97,12 @@ def test_a_refused_file_is_not_praised(run: Run, asked: dict[str, Any], tmp_path
     output = tmp_path / "bench.json"
     write_json(output, Table((), {}, 1, 2).to_dict())
     assert run("bench", "a", "-o", output).stderr == "error: measured with rounds 2, now it is 3\n"
+
+
+@pytest.mark.parametrize("same", ["--csv", "--markdown", "--text", "target"])
+def test_one_name_for_two_files_is_refused_first(same: str, run: Run, asked: dict[str, Any], tmp_path: Path):
+    path = tmp_path / "x"
+    options = [path] if same == "target" else ["a", same, path]
+    result = run("bench", *options, "-o", path)
+    assert (result.exit_code, asked) == (2, {})
+    assert "named twice" in result.stderr and result.stderr.count("\n") == 1

@@ -93,3 +93,11 @@ def test_options_have_the_words_and_defaults_of_the_api():
     same = {"checkpoint", "text", "mem_lens", "threads", "quick", "restart", "pictures"}
     assert same <= given.keys() and same <= taken.keys()
     assert {name: given[name] for name in same} == {name: taken[name] for name in same}
+
+
+@pytest.mark.parametrize("option", ["--verify", "--bench"])
+def test_the_report_does_not_replace_its_figures(option: str, run: Run, asked: dict[str, Any], tmp_path: Path):
+    (tmp_path / "f.json").write_text("figures")
+    result = run("report", "b", "-o", tmp_path / "f.json", option, tmp_path / "f.json")
+    assert result.exit_code == 2 and "named twice" in result.stderr and result.stderr.count("\n") == 1
+    assert (tmp_path / "f.json").read_text() == "figures" and "bundle" not in asked

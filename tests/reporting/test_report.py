@@ -319,3 +319,26 @@ def test_lengths_around_the_bundles():
     assert default_lengths(256, quick=True) == (128, 256, 512)
     assert default_lengths(1) == (1, 2, 4)  # no memory at all is another question
     assert default_lengths(0) == (0, 64, 128, 256)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "weights.bin"])
+def test_the_report_does_not_replace_a_file_of_its_bundle(real: Real, name: str):
+    before = (real.bundle / name).read_bytes()
+    with pytest.raises(InputError, match="is read too"):
+        txl.report(real.bundle, real.bundle / name, measure=())
+    assert (real.bundle / name).read_bytes() == before
+
+
+def test_pictures_that_have_no_place_are_refused_before_measuring(real: Real, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="takes files"):
+        txl.report(real.bundle, tmp_path / "r.html", measure=("verify",), pictures=tmp_path / "file")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("error", [5e-324, 1.7e308])
+def test_errors_at_the_ends_of_what_floats_hold_are_drawn(real: Real, tmp_path: Path, error: float):
+    segment = real.report.segments[0]
+    planted = dataclasses.replace(segment, measures=dataclasses.replace(segment.measures, max_abs=error))
+    report = dataclasses.replace(real.report, segments=(planted, *real.report.segments[1:]))
+    assert "drift" in [a["id"] for a in made(real, tmp_path, verification=report).all("figure")]

@@ -55,6 +55,14 @@ def test_where_accuracy_is_lost_comes_out_too():
     assert (found.cause, found.others, found.layer) == (finding.cause, ("a",), "layer 1")
 
 
+def test_a_node_whose_numbers_are_all_infinite_comes_out_too():
+    side = Range(float("nan"), float("nan"), "float32", (1,), 1)
+    place = Place("n", "MatMul", "x", "layers.1", None, side, side, float("inf"), (0,), (1, 2), 1e-6, 1)
+    finding = Finding(True, 0, 0, 0, "layers.1", place, Cause("overflow", "why", "what", "W", "w"))
+    found = through_json(dataclasses.replace(verification([1e-2]), bisect=finding)).bisect
+    assert found is not None and found.text == finding.text
+
+
 def test_heads_without_distributions_keep_their_gaps():
     report = verification([1e-6])
     segment = dataclasses.replace(report.segments[0], measures=Measures(1e-6, 1e-7))
@@ -71,6 +79,12 @@ def test_heads_without_distributions_keep_their_gaps():
         lambda v: v.update(trend=None),
         lambda v: v.update(precision="int1"),
         lambda v: v["segments"][0].update(memory="x"),
+        lambda v: v["segments"][0].update(max_abs=10**400),
+        lambda v: v["segments"][0].update(kl=[]),
+        lambda v: v["segments"][0].update(targets=-1),
+        lambda v: v.update(head=1.5),
+        lambda v: v.update(source=True),
+        lambda v: v.update(notes=[1]),
     ],
 )
 def test_damage_is_one_line(damage: Any):

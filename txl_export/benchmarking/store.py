@@ -106,7 +106,8 @@ def _take_up(path: Path, blank: Table) -> Table:
     try:
         found = Table.from_dict(read_json(path, InputError))
     except InputError as e:
-        raise InputError(f"{path}: {e}; to write over it add --restart") from None
+        said = str(e).removeprefix(f"{path} ")
+        raise InputError(f"{path}: {said}; to write over it add --restart") from None
     for name, get in _CONDITIONS.items():
         was, now = get(found), get(blank)
         if was != now:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from txl_export.errors import InputError
+from txl_export.records import check_record
 
 FORMAT = "txl-export-bench"
 SCHEMA = 2
@@ -271,15 +272,37 @@ class Table:
             raise InputError(f"this is no benchmark of this version: expected format {FORMAT!r}, schema {SCHEMA}")
         try:
             machine = dict(value["machine"])
-            return cls(
+            table = cls(
                 rows=tuple(Row.from_dict(row) for row in value["rows"]),
                 threads=machine.pop("threads"),
                 machine=machine,
                 quality=tuple(_tuple_from(Quality, q) for q in value["quality"]),
                 **{name: value[name] for name in ("rounds", "base", "targets", "command", "missing")},
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            table.check()
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as e:
             raise InputError(f"this benchmark is damaged ({type(e).__name__}: {e}): run it again") from None
+        return table
+
+    def check(self) -> None:
+        """Raise ValueError where a field holds what cannot have been measured."""
+        check_record(self)
+        for row in self.rows:
+            _require(min(row.mem_len, row.batch_size - 1, row.segment_len - 1) >= 0, "a row's lengths")
+            _require(bool(row.rounds_ms) and all(row.rounds_ms), "a row without samples")
+            _require(all(0 < ms < math.inf for r in row.rounds_ms for ms in r), "a row's samples")
+            figures = (row.filled, row.load_ms, row.first_ms, row.peak_rss, row.memory_bytes)
+            _require(all(0 <= x < math.inf for x in figures), "a row's figures")
+            parts = (*(row.ratio or ()), *(row.limit or ()))
+            _require(all(0 < x < math.inf for x in parts), "a row's ratio or limit")
+        for q in self.quality:
+            _require(min(q.tokens, q.bytes, q.segment_len) > 0 and q.mem_len >= 0, "counts of a figure of quality")
+            _require(0 <= q.nats < math.inf, "nats of a figure of quality")
+
+
+def _require(possible: bool, what: str) -> None:
+    if not possible:
+        raise ValueError(f"{what}: nothing measures such numbers")
 
 
 class Facts(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 from txl_export.cli._options import INTS, NAMES, examples, json_option
 from txl_export.cli._output import console, long_progress, print_json
 from txl_export.errors import EnvironmentMismatch, InputError, TxlError
+from txl_export.files import require_writable
 
 if TYPE_CHECKING:
     from txl_export.benchmarking import Table
@@ -54,8 +54,10 @@ def command(targets: tuple[Path, ...], csv: Path | None, markdown: Path | None, 
     says how near it comes to the least time that reading and multiplying take on this machine.
     """
     output: Path | None = options["output"]
+    taken = [*targets, *filter(None, [options["text"]])]
     for path in filter(None, (output, csv, markdown)):
-        _check_writable(path)
+        require_writable(path, apart_from=taken)
+        taken.append(path)
     from txl_export.benchmarking import bench, render, to_csv, to_markdown
 
     try:
@@ -77,13 +79,6 @@ def _write(path: Path | None, form: Callable[[Table], str], table: Table) -> Non
 
     if path is not None:
         write_atomic(path, form(table).encode())
-
-
-def _check_writable(path: Path) -> None:
-    """Say now what would fail after an hour."""
-    folder = next(p for p in path.absolute().parents if p.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(f"{path} cannot be written, {folder} is no folder that takes files: choose another")
 
 
 def _tell_what_is_kept(output: Path | None) -> None:

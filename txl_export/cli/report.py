@@ -10,6 +10,7 @@ import click
 from txl_export.cli._options import INTS, examples, json_option
 from txl_export.cli._output import long_progress, print_json
 from txl_export.errors import InputError, ToleranceError
+from txl_export.files import require_writable
 
 if TYPE_CHECKING:
     from txl_export.benchmarking import Table
@@ -58,6 +59,7 @@ def command(
 
     Exits with 1 when the bundle is out of tolerance; the report is written and says so.
     """
+    require_writable(out, apart_from=filter(None, (verify_file, bench_file)))
     verification = None if verify_file is None else _verification(verify_file)
     table = None if bench_file is None else _table(bench_file)
     left_out = {"verify": no_verify, "bench": no_bench}
@@ -101,8 +103,9 @@ def _verification(path: Path) -> Report:
     from txl_export.files import read_json
     from txl_export.verification import Report
 
+    value = read_json(path, InputError)  # its errors name the file
     try:
-        return Report.from_dict(read_json(path, InputError))
+        return Report.from_dict(value)
     except InputError as e:
         raise InputError(f"{path}: {e}") from None
 
@@ -111,7 +114,8 @@ def _table(path: Path) -> Table:
     from txl_export.benchmarking import Table
     from txl_export.files import read_json
 
+    value = read_json(path, InputError)  # its errors name the file
     try:
-        return Table.from_dict(read_json(path, InputError))
+        return Table.from_dict(value)
     except InputError as e:
         raise InputError(f"{path}: {e}") from None

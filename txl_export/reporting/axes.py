@@ -99,7 +99,10 @@ def scale_errors(ax: Axes, values: Sequence[float]) -> tuple[float, float]:
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    first, last = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    # Powers that a float holds, with the margins: beyond them it rounds to zero or overflows.
+    first, last = (
+        max(-300, min(300, p)) for p in (math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))))
+    )
     if last == first:
         last += 1
     step = -(-(last - first) // _MOST_STEPS)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from txl_export.benchmarking.notes import abilities, notes
 from txl_export.benchmarking.table import Table
-from txl_export.bundle import Bundle, Manifest
+from txl_export.bundle import MANIFEST, Bundle, Manifest
 from txl_export.checkpoints import Checkpoint
 from txl_export.errors import InputError, missing_extra
-from txl_export.files import write_atomic, write_json
+from txl_export.files import require_writable, write_atomic, write_json
 from txl_export.reporting.contents import Contents
 from txl_export.reporting.glance import sentences
 from txl_export.reporting.page import render
@@ -98,6 +97,10 @@ def report(
     opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     page = Path(out)
     _check_beforehand(page, measure)
+    own = [opened.path / name for name in (MANIFEST, *opened.manifest.files)]
+    if pictures is not None:
+        require_writable(Path(pictures) / "memory.svg")
+    require_writable(page, apart_from=[*own, *([Path(text)] if text else [])])
     _check_fits(opened.manifest, verification)
     if table is not None:
         _check_table(table)
@@ -162,22 +165,12 @@ def _check_fits(m: Manifest, verification: Report | None) -> None:
 
 
 def _check_table(table: Table) -> None:
-    """Numbers that a table out of a file may lack, before they end in something worse than a line."""
+    """What a table may hold that no benchmark gives, before it ends in something worse than a line."""
     try:
-        for row in table.rows:
-            lengths = (row.mem_len, row.segment_len, row.batch_size)
-            good = all(isinstance(n, int) and n >= 0 for n in lengths) and isinstance(row.backend + row.layout, str)
-            _require(good and all(row.rounds_ms) and bool(row.rounds_ms) and 0 < row.p50_ms < math.inf, "a row")
-        for q in table.quality:
-            _require(q.tokens > 0 and q.mem_len >= 0 and math.isfinite(q.nats), "a figure of quality")
+        table.check()
         notes(table), abilities(table)
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as e:
         raise InputError(f"the benchmark is damaged ({type(e).__name__}: {e}): run it again") from None
-
-
-def _require(good: bool, what: str) -> None:
-    if not good:
-        raise ValueError(f"{what} holds numbers that cannot be")
 
 
 def _verify(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from txl_export.errors import InputError
+from txl_export.records import check_record
 from txl_export.verification.measures import Measures
 from txl_export.verification.trend import Trend
 
@@ -240,10 +241,21 @@ class Report:
             given["notes"] = tuple(value["notes"])
             given["bisect"] = _finding(value["bisect"])
             report = cls(**given)
+            _check(report)
             report.to_dict()  # whatever does not fit together shows here, not on a page
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as e:
             raise InputError(f"this verification is damaged ({type(e).__name__}: {e}): run it again") from None
         return report
+
+
+def _check(report: Report) -> None:
+    from txl_export.verification.bisection.finding import Finding
+
+    check_record(report, Finding=Finding)
+    counts = (report.mem_len, report.segment_len - 1, report.batch_size - 1)
+    counts += tuple(n for s in report.segments for n in (s.index, s.start, s.length - 1, s.measures.targets))
+    if min(counts) < 0:
+        raise ValueError("a length or count is negative")
 
 
 def _flat(s: SegmentResult) -> dict[str, Any]:

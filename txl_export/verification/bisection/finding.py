@@ -134,7 +134,8 @@ class Finding:
 def _place_from(value: Mapping[str, Any]) -> Place:
     given = {**value, "index": tuple(value["index"]), "at": tuple(map(_number, value["at"]))}
     for side in ("found", "expected"):
-        given[side] = Range(**{**value[side], "shape": tuple(value[side]["shape"])})
+        ends = {end: math.nan if (x := value[side][end]) is None else x for end in ("low", "high")}
+        given[side] = Range(**{**value[side], **ends, "shape": tuple(value[side]["shape"])})
     return Place(**given | {name: _number(value[name]) for name in ("difference", "allowed", "share")})
 
 
