@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from pathlib import Path
@@ -21,8 +22,8 @@ from txl_export.benchmarking.store import Store
 from txl_export.benchmarking.table import Table
 from txl_export.benchmarking.workspace import workspace
 from txl_export.cli._output import long_progress
-from txl_export.errors import TxlError
-from txl_export.files import write_atomic
+from txl_export.errors import InputError, TxlError
+from txl_export.files import require_writable, write_atomic
 
 FOLDER = ROOT / "benchmarks"
 _INTERRUPTED, _TERMINATED = 130, 143
@@ -40,6 +41,9 @@ def command(quick: bool, minutes: float | None, rounds: int, threads: int | None
 
     What is measured is kept: the same command goes on where an earlier one stopped.
     """
+    if minutes is not None and not math.isfinite(minutes):
+        raise InputError(f"--minutes is {minutes}, expected a number of minutes, such as 5")
+    require_writable(output / "results.json")
     plan = _quick(minutes, rounds, threads) if quick else _full(minutes, rounds, threads)
     require(plan.peers)
     run(plan, output, restart)

@@ -252,8 +252,8 @@ def _check(report: Report) -> None:
     from txl_export.verification.bisection.finding import Finding
 
     check_record(report, Finding=Finding)
-    counts = (report.mem_len, report.segment_len - 1, report.batch_size - 1)
-    counts += tuple(n for s in report.segments for n in (s.index, s.start, s.length - 1, s.measures.targets))
+    counts = [report.mem_len, report.segment_len - 1, report.batch_size - 1]
+    counts += (n for s in report.segments for n in (s.index, s.start, s.length - 1, s.measures.targets))
     if min(counts) < 0:
         raise ValueError("a length or count is negative")
 
