@@ -49,6 +49,12 @@ def bits_per_byte(model: TransformerXL, ids: Tensor, mem_len: int, progress: Pro
     return total / math.log(2) / (len(ids) * n)
 
 
+def runs(text: bytes, count: int, most: int) -> Tensor:
+    """`count` runs from all over a text, uint8 [count, n], each cut to `most` bytes unless that is 0."""
+    found = lanes(text, count)
+    return found[:, : most + 1] if most else found
+
+
 def load(folder: Path, clamp_len: int | None = None) -> TransformerXL:
     """The model, with another `clamp_len` where one is given."""
     return TransformerXL.from_checkpoint(
@@ -107,7 +113,8 @@ def main() -> None:
 def _options(function: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--checkpoint", type=click.Path(exists=True, path_type=Path), default=HERE, help="Folder."),
-        click.option("--lanes", "count", type=click.IntRange(1), default=8, help="Runs that a text is cut into."),
+        click.option("--runs", "count", type=click.IntRange(1), default=8, help="Runs that a text is cut into."),
+        click.option("--bytes", "most", type=click.IntRange(0), default=20_480, help="Of each run; 0 for all."),
         click.option("--threads", type=click.IntRange(1), default=2, help="CPU threads."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option("--update-card", is_flag=True, help="Also write what the card shows of it."),
@@ -120,7 +127,13 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--mem-len", "mem_lens", type=click.IntRange(0), multiple=True, default=MEM_LENS, help="M.")
 @_options
 def memory(
-    mem_lens: Sequence[int], checkpoint: Path, count: int, threads: int, as_json: bool, update_card: bool
+    mem_lens: Sequence[int],
+    checkpoint: Path,
+    count: int,
+    most: int,
+    threads: int,
+    as_json: bool,
+    update_card: bool,
 ) -> None:
     """Memory lengths on the held-out modules and the pydoc topics; the card's first table and its picture."""
     torch.set_num_threads(threads)
@@ -128,7 +141,7 @@ def memory(
     texts = {name: TEXTS[name]() for name in ("held-out modules", "pydoc topics")}
     with Progress(console=Console(stderr=True)) as progress:
         results = {
-            str(M): {name: bits_per_byte(model, lanes(text, count), M, progress) for name, text in texts.items()}
+            str(M): {name: bits_per_byte(model, runs(text, count, most), M, progress) for name, text in texts.items()}
             for M in mem_lens
         }
     show(results, "memory M", as_json, texts)
@@ -146,6 +159,7 @@ def clamp(
     mem_lens: Sequence[int],
     checkpoint: Path,
     count: int,
+    most: int,
     threads: int,
     as_json: bool,
     update_card: bool,
@@ -153,7 +167,7 @@ def clamp(
     """Values of clamp_len on the validation modules; the card's second table."""
     torch.set_num_threads(threads)
     texts = {"validation modules": TEXTS["validation modules"]()}
-    ids = lanes(texts["validation modules"], count)
+    ids = runs(texts["validation modules"], count, most)
     with Progress(console=Console(stderr=True)) as progress:
         results = {
             "none" if n < 0 else str(n): {

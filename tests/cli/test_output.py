@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from txl_export.cli import _output
+from txl_export.units import si
 
 
 @pytest.mark.parametrize(
@@ -13,7 +14,7 @@ from txl_export.cli import _output
     [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (1234567, "1.23 MB"), (246e6, "246 MB"), (5e16, "5.00e+04 TB")],
 )
 def test_si(value: float, shown: str):
-    assert _output.si(value, "B") == shown
+    assert si(value, "B") == shown
 
 
 def test_json_has_no_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]):
