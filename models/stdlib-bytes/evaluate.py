@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 CARD, PICTURE = HERE / "README.md", HERE / "memory"
 SEGMENT = 128
 MEM_LENS = (0, 64, 128, 256, 512, 1024)
-CLAMP_LENS, CLAMP_MEM_LENS = (-1, 384, 512, 640, 768, 1024), (512, 1024)
+CLAMP_LENS, CLAMP_MEM_LENS = (-1, 384, 512, 768, 1024), (512, 1024)
 
 # Texts by the title of their column.
 TEXTS: dict[str, Callable[[], bytes]] = {
