@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import txl_export
 from tests.cli.conftest import Run
@@ -176,3 +177,19 @@ def plain(value: Any) -> Any:
         flat = [x for v in value for x in (v if isinstance(v, list | tuple) else [v])]
         return str(flat[0]) if len(flat) == 1 else [str(x) for x in flat]
     return str(value) if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["bench", "m", "--mem-lens", "x"], "error: Invalid value for '--mem-lens': 'x' is no list of whole numbers"),
+        (["report", "b"], "error: Missing option '-o' / '--out': see 'txl-export report --help'"),
+        (["verify", "b", "--nonsense"], "error: No such option"),
+        (["nonsense"], "error: No such command 'nonsense': see 'txl-export --help'"),
+    ],
+)
+def test_wrong_usage_is_one_line(args: list[str], said: str):
+    result = CliRunner().invoke(main, args, prog_name="txl-export")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(said)
+    assert result.stderr.count("\n") == 1 and "--help'" in result.stderr

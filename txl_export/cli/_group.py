@@ -64,6 +64,12 @@ class LazyGroup(click.Group):
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
         try:
             return super().invoke(ctx)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as e:  # click's own answer takes three lines
+            path = e.ctx.command_path if e.ctx else ctx.command_path
+            click.echo(f"error: {' '.join(e.format_message().split()).rstrip('.')}: see '{path} --help'", err=True)
+            ctx.exit(TxlError.exit_code)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from txl_export.benchmarking import Table
     from txl_export.reporting import Written
     from txl_export.verification import Report
+
+T = TypeVar("T")
 
 EXAMPLES = examples(
     "report engines/stdlib-bytes -o report.html",
@@ -100,22 +103,22 @@ def _print(written: Written, as_json: bool) -> None:
 
 
 def _verification(path: Path) -> Report:
-    from txl_export.files import read_json
     from txl_export.verification import Report
 
-    value = read_json(path, InputError)  # its errors name the file
-    try:
-        return Report.from_dict(value)
-    except InputError as e:
-        raise InputError(f"{path}: {e}") from None
+    return _read(path, Report.from_dict)
 
 
 def _table(path: Path) -> Table:
     from txl_export.benchmarking import Table
+
+    return _read(path, Table.from_dict)
+
+
+def _read(path: Path, from_dict: Callable[[Any], T]) -> T:
     from txl_export.files import read_json
 
     value = read_json(path, InputError)  # its errors name the file
     try:
-        return Table.from_dict(value)
+        return from_dict(value)
     except InputError as e:
         raise InputError(f"{path}: {e}") from None

@@ -8,6 +8,7 @@ from txl_export.benchmarking.table import Row, Table
 from txl_export.reporting.choice import quality_shown
 from txl_export.reporting.series import (
     Line,
+    Point,
     latency_point,
     lines_of,
     quality_lines,
@@ -24,20 +25,22 @@ _FEW_LINES, _FEW_LAYERS = 4, 8
 
 def latency_caption(table: Table, rows: Sequence[Row]) -> list[str]:
     """Milliseconds at the shortest and the longest memory, per L."""
-    label, sentences = row_labels(table.rows), []
-    for length in sorted({row.segment_len for row in rows}):
-        lines = lines_of([row for row in rows if row.segment_len == length], label, latency_point)
-        told = [f"{line.label} {_span(line, 'M', _ms)}" for line in _extremes(lines)]
-        sentences.append(f"Calls of {length} token{'s' if length > 1 else ''}: {'; '.join(told)}.")
-    return sentences
+    return _timed_caption(table, rows, latency_point, "M", _ms)
 
 
 def throughput_caption(table: Table, rows: Sequence[Row]) -> list[str]:
     """Tokens per second at the fewest and at the most streams, per L."""
+    return _timed_caption(table, rows, throughput_point, "B", _rate)
+
+
+def _timed_caption(
+    table: Table, rows: Sequence[Row], point: Callable[[Row], Point], axis: str, say: Callable[[float], str]
+) -> list[str]:
+    """A sentence per L: every line from its first point to its last."""
     label, sentences = row_labels(table.rows), []
     for length in sorted({row.segment_len for row in rows}):
-        lines = lines_of([row for row in rows if row.segment_len == length], label, throughput_point)
-        told = [f"{line.label} {_span(line, 'B', _rate)}" for line in _extremes(lines)]
+        lines = lines_of([row for row in rows if row.segment_len == length], label, point)
+        told = [f"{line.label} {_span(line, axis, say)}" for line in _extremes(lines)]
         sentences.append(f"Calls of {length} token{'s' if length > 1 else ''}: {'; '.join(told)}.")
     return sentences
 
