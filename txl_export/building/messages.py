@@ -60,5 +60,5 @@ def explain(lines: Iterable[str], node: str = "", operator: str = "") -> str:
     if not name:
         return told
     kind = f" ({operator})" if operator else ""
-    module = f" of {match[1]}" if match else ""
+    module = f" of module {match[1]}" if match else ""
     return f"node {name}{kind}{module}: {told.removeprefix(f'{name}: ')}"

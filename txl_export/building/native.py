@@ -149,7 +149,7 @@ class Native:
 
 def _typed(trt: Any) -> int:
     """The flags by which types are the graph's: all that version 11 knows, to be asked for in 10."""
-    flags = getattr(trt, "NetworkDefinitionCreationFlag", None)
+    flags = trt.NetworkDefinitionCreationFlag
     return 1 << int(flags.STRONGLY_TYPED) if hasattr(flags, "STRONGLY_TYPED") else 0
 
 

@@ -144,7 +144,7 @@ def _broken(package: Package, doing: str, event: dict[str, Any]) -> TxlError:
 def _refused(package: Package, doing: str, event: dict[str, Any]) -> TxlError:
     told = explain(event["lines"], event["node"], event["operator"])
     advice = remedy(told)
-    return BuildError(f"{package.name} fails {doing}: {told.rstrip('.')}" + (f": {advice}" if advice else ""))
+    return BuildError(f"{package.name} fails while {doing}: {told.rstrip('.')}" + (f": {advice}" if advice else ""))
 
 
 def _disk(package: Package, doing: str, event: dict[str, Any]) -> TxlError:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from txl_export.cli._options import NAMES, examples, json_option
-from txl_export.cli._output import print_json, print_table, progress
+from txl_export.cli._output import batch, print_json, print_table, products, progress
 from txl_export.units import parse_bytes, si
-
-if TYPE_CHECKING:
-    from txl_export.building import BuildReport, Built
 
 # `txl_export.building.BATCH`, which cannot be read here without importing numpy; a test compares them.
 BATCH = "1:1:8"
@@ -80,26 +77,17 @@ def command(bundle: Path, as_json: bool, **options: Any) -> None:
     if as_json:
         print_json(result.to_dict())
     else:
-        _print(result)
+        _print(result.to_dict())
 
 
-def _print(result: BuildReport) -> None:
-    first = result.engines[0].engine
-    total = si(sum(e.bytes for e in result.engines), "B")
-    title = f"{result.bundle.path}: {first.package} {first.version}, {result.target}, {total}"
+def _print(result: dict[str, Any]) -> None:
+    total = si(sum(e["bytes"] for e in result["engines"]), "B")
+    title = f"{result['bundle']}: {result['backend']} {result['version']}, {result['for']}, {total}"
     columns = ("engine", "head", "tokens per call", "batch", "products in", "size", "seconds")
-    print_table(title, columns, map(_row, result.engines), left=4)
+    print_table(title, columns, map(_row, result["engines"]), left=5)
 
 
-def _row(built: Built) -> tuple[str, ...]:
-    e, graph = built.engine, built.graph
-    batch = ":".join(map(str, e.batch))
-    took = f"{e.seconds:.1f}" if built.new else "up to date"
-    return e.file, graph.head, str(graph.segment), batch, products(e.products), si(built.bytes, "B"), took
-
-
-def products(by_type: dict[str, int] | Any) -> str:
-    """Matrix products by type: "fp16", or "fp16 (26), fp32 (2)"."""
-    if len(by_type) == 1:
-        return str(next(iter(by_type)))
-    return ", ".join(f"{p} ({n})" for p, n in sorted(by_type.items(), key=lambda item: -item[1])) or "none"
+def _row(engine: dict[str, Any]) -> tuple[str, ...]:
+    names = tuple(engine[k] for k in ("file", "head", "segment"))
+    took = f"{engine['seconds']:.1f}" if engine["new"] else "up to date"
+    return *names, batch(engine), products(engine["products"]), si(engine["bytes"], "B"), took
