@@ -15,18 +15,19 @@ from typing import Any
 
 import numpy as np
 
+from txl_export.checkpoints.base import Checkpoint
 from txl_export.config import Dialect, ModelConfig
 from txl_export.engines import EngineSpec, check_engines
 from txl_export.errors import BundleError, ConfigError, InputError, TxlError
 from txl_export.files import inside, read_json, sha256
 from txl_export.heads import HeadSpec, head_spec
 from txl_export.layouts import StateSpec, state_specs
+from txl_export.precision import MEMORY, PrecisionPolicy
 from txl_export.segments import SegmentRange
 from txl_export.vocabulary import Vocabulary, vocabulary_from_dict
 
 FORMAT = "txl-export-bundle"
 SCHEMA = 2
-PRECISIONS = ("fp32",)
 MANIFEST, WEIGHTS, INITIAL, CHECKPOINT = "manifest.json", "weights.bin", "initial.safetensors", "checkpoint"
 
 
@@ -60,7 +61,7 @@ class Manifest:
         config: the architecture, with the evaluation values that the graphs were traced with.
         dialect: the origin's behaviours, likewise.
         layout: what the memory tensors hold.
-        precision: "fp32".
+        policy: in which precision each product is computed and the memory is kept.
         mem_len: M of the graphs.
         segment_len: tokens after which a feed is cut unless it says otherwise.
         top_k: tokens that head `top_k` returns.
@@ -76,7 +77,7 @@ class Manifest:
     config: ModelConfig
     dialect: Dialect
     layout: str
-    precision: str
+    policy: PrecisionPolicy
     mem_len: int
     segment_len: int
     top_k: int
@@ -89,9 +90,14 @@ class Manifest:
     engines: tuple[EngineSpec, ...] = ()
 
     @property
+    def precision(self) -> str:
+        """The precision of the products: "fp32", "fp16" or "bf16"."""
+        return self.policy.precision
+
+    @property
     def states(self) -> list[StateSpec]:
         """The memory tensors of every graph."""
-        return state_specs(self.layout, self.config, self.mem_len)
+        return state_specs(self.layout, self.config, self.mem_len, self.policy.dtype(MEMORY))
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -156,6 +162,7 @@ class Manifest:
             "dialect": self.dialect.to_dict(),
             "layout": self.layout,
             "precision": self.precision,
+            "policy": self.policy.to_dict(),
             "mem_len": self.mem_len,
             "segment_len": self.segment_len,
             "start_position": self.start,
@@ -203,8 +210,6 @@ class Manifest:
                 raise ValueError(f"{name} is {n!r}")
         if self.segment_len > self.longest or self.top_k > self.config.vocab_size:
             raise ValueError(f"segment_len {self.segment_len} or top_k {self.top_k} is too large")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision is {self.precision!r}")
         for name, entry in self.files.items():
             if not isinstance(entry["bytes"], int) or not isinstance(entry["sha256"], str):
                 raise TypeError(f"files lacks size and hash of {name}")
@@ -218,9 +223,10 @@ class Manifest:
         return cls(
             config=ModelConfig.from_dict(value["model"]),
             dialect=Dialect.from_dict(value["dialect"]),
+            policy=PrecisionPolicy.from_dict(value["policy"]),
             graphs=graphs,
             engines=tuple(EngineSpec.from_dict(e) for e in value["engines"]),
-            **{k: value[k] for k in ("layout", "precision", "mem_len", "segment_len", "top_k", "max_batch")},
+            **{k: value[k] for k in ("layout", "mem_len", "segment_len", "top_k", "max_batch")},
             **{k: value[k] for k in ("files", "judge", "versions", "vocabulary")},
         )
 
@@ -233,10 +239,17 @@ def digest(value: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Bundle:
-    """An exported folder that was found complete."""
+    """An exported folder that was found complete.
+
+    Attributes:
+        path: the folder.
+        manifest: what it holds.
+        judge: the checkpoint to compare with, where it is known better than the manifest knows it.
+    """
 
     path: Path
     manifest: Manifest
+    judge: Checkpoint | None = None
 
     @classmethod
     def open(cls, path: str | Path, check_files: bool = True, engines: bool = True) -> Bundle:

@@ -5,13 +5,13 @@ The traced modules stand in `txl_export.graphs.layouts`, under the same names.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from txl_export.config import ModelConfig
 from txl_export.errors import ConfigError
+from txl_export.precision import itemsize
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class StateSpec:
         layer: the layer it belongs to.
         shape: without the batch axis, which is axis 0.
         row_axis: axis of `shape` that counts tokens, oldest first.
-        dtype: numpy's name of the element type.
+        dtype: name of the element type; "bfloat16" is not numpy's own.
         aliased: whether the output is the input's own memory, written in place, where a backend can do that.
     """
 
@@ -42,7 +42,7 @@ class StateSpec:
     @property
     def nbytes(self) -> int:
         """Bytes per stream."""
-        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * itemsize(self.dtype)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -50,20 +50,21 @@ class StateSpec:
         return tuple(1 if axis == self.row_axis else n for axis, n in enumerate(self.shape))
 
 
-def _hidden(config: ModelConfig, mem_len: int) -> list[StateSpec]:
-    return [StateSpec(f"mem_{n:02d}", n, (mem_len, config.d_model), 0) for n in range(config.n_layer)]
+def _hidden(config: ModelConfig, mem_len: int, dtype: str) -> list[StateSpec]:
+    return [StateSpec(f"mem_{n:02d}", n, (mem_len, config.d_model), 0, dtype) for n in range(config.n_layer)]
 
 
-def _kv(config: ModelConfig, mem_len: int) -> list[StateSpec]:
+def _kv(config: ModelConfig, mem_len: int, dtype: str) -> list[StateSpec]:
     shape = (config.n_head, mem_len, config.d_head)
-    return [StateSpec(f"{kind}_{n:02d}", n, shape, 1) for n in range(config.n_layer) for kind in ("key", "value")]
+    kinds = ("key", "value")
+    return [StateSpec(f"{kind}_{n:02d}", n, shape, 1, dtype) for n in range(config.n_layer) for kind in kinds]
 
 
 # One line per layout.
-STATES: dict[str, Callable[[ModelConfig, int], list[StateSpec]]] = {"hidden": _hidden, "kv": _kv}
+STATES: dict[str, Callable[[ModelConfig, int, str], list[StateSpec]]] = {"hidden": _hidden, "kv": _kv}
 
 
-def state_specs(layout: str, config: ModelConfig, mem_len: int) -> list[StateSpec]:
+def state_specs(layout: str, config: ModelConfig, mem_len: int, dtype: str = "float32") -> list[StateSpec]:
     """The memory tensors of a layout, layer by layer; none when the memory has no rows.
 
     Raises:
@@ -71,9 +72,9 @@ def state_specs(layout: str, config: ModelConfig, mem_len: int) -> list[StateSpe
     """
     if layout not in STATES:
         raise ConfigError(f"layout {layout!r} is unknown: use one of {', '.join(STATES)}")
-    return STATES[layout](config, mem_len) if mem_len else []
+    return STATES[layout](config, mem_len, dtype) if mem_len else []
 
 
-def memory_bytes(layout: str, config: ModelConfig, mem_len: int) -> int:
+def memory_bytes(layout: str, config: ModelConfig, mem_len: int, dtype: str = "float32") -> int:
     """Bytes of memory per stream."""
-    return sum(s.nbytes for s in state_specs(layout, config, mem_len))
+    return sum(s.nbytes for s in state_specs(layout, config, mem_len, dtype))

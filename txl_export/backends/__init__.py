@@ -12,6 +12,7 @@ __all__ = ["BACKENDS", "Backend", "LoadedModel", "Streams", "backend"]
 # Fastest first: `Engine.load` takes the first that can run what it is given.
 BACKENDS: dict[str, str] = {
     "onnxruntime": "txl_export.backends.onnxruntime",
+    "typed": "txl_export.backends.typed",
     "eager": "txl_export.backends.eager",
     "tensorrt": "txl_export.backends.tensorrt:TENSORRT",
     "tensorrt-rtx": "txl_export.backends.tensorrt:TENSORRT_RTX",

@@ -11,10 +11,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from txl_export.bundle import Bundle
+from txl_export.bundle import WEIGHTS, Bundle, Manifest
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.config import Dialect, ModelConfig
+from txl_export.errors import InputError
 from txl_export.heads import HeadSpec, head_spec
+from txl_export.layouts import StateSpec
+from txl_export.precision import MEMORY
 from txl_export.segments import SegmentRange
 from txl_export.vocabulary import Vocabulary
 
@@ -56,6 +59,7 @@ class ModelInfo:
         start: position at which a stream starts.
         identity: names the weights, so that a saved session meets only the model that made it.
         vocab: text to ids, where known.
+        memory_dtype: type of the memory tensors.
     """
 
     config: ModelConfig
@@ -70,6 +74,7 @@ class ModelInfo:
     start: int
     identity: str
     vocab: Vocabulary | None
+    memory_dtype: str = "float32"
 
     def head(self, name: str) -> HeadSpec:
         """What a head returns."""
@@ -88,11 +93,57 @@ def identity(config: ModelConfig, dialect: Dialect, weights: str) -> str:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
+def check_request(manifest: Manifest, mem_len: int | None, segment_len: int | None) -> int:
+    """The segment length to cut at; raises InputError for lengths that a bundle does not have."""
+    if mem_len not in (None, manifest.mem_len):
+        raise InputError(
+            f"mem_len {mem_len} was asked for, this bundle holds {manifest.mem_len}: "
+            f"export again with --mem-len {mem_len}"
+        )
+    cut = manifest.segment_len if segment_len is None else segment_len
+    if not 1 <= cut <= manifest.longest:
+        raise InputError(f"segment_len {cut} was asked for, this bundle's segments have 1 to {manifest.longest} tokens")
+    return cut
+
+
+def bundle_info(bundle: Bundle, segment_len: int) -> ModelInfo:
+    """What the runtime needs to know of a bundle, whichever backend runs it."""
+    m = bundle.manifest
+    segments = dict.fromkeys(g.segment for g in m.graphs)
+    return ModelInfo(
+        config=m.config,
+        dialect=m.dialect,
+        layout=m.layout,
+        mem_len=m.mem_len,
+        segment_len=segment_len,
+        segments=tuple(sorted(segments, key=lambda s: s.hi - s.lo)),
+        heads=m.heads,
+        top_k=m.top_k,
+        max_batch=m.max_batch,
+        start=m.start,
+        identity=identity(m.config, m.dialect, str(m.files[WEIGHTS]["sha256"])),
+        vocab=bundle.vocab,
+        memory_dtype=m.policy.dtype(MEMORY),
+    )
+
+
+def rows_of(info: ModelInfo, specs: Sequence[StateSpec], state: Arrays, stream: int) -> list[Arrays]:
+    """Per layer a stream's rows that count, by kind, oldest first, from tensors that hold M rows; copies."""
+    filled = int(min(info.mem_len, state["positions"][stream]))
+    layers: list[Arrays] = [{} for _ in range(info.config.n_layer)]
+    for s in specs:
+        rows = state[s.input][stream].take(range(info.mem_len - filled, info.mem_len), axis=s.row_axis)
+        layers[s.layer][s.input.rpartition("_")[0]] = rows
+    return layers
+
+
 class LoadedModel(ABC):
     """A model ready to run on a backend."""
 
     name: str
     info: ModelInfo
+    # What a reader of this model's numbers should know, a line each.
+    notes: tuple[str, ...] = ()
 
     @abstractmethod
     def streams(self, batch_size: int) -> Streams:

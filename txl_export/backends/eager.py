@@ -172,10 +172,10 @@ class EagerStreams(Streams):
     def projected_memory(self, stream: int, layout: str) -> list[Arrays]:
         """`memory`, as another layout would hold it: the reference's own projections of its hidden states."""
         from txl_export.graphs.layouts import PROJECTIONS
-        from txl_export.layouts import STATES
+        from txl_export.layouts import state_specs
 
         filled = int(self._memory.filled[stream])
-        specs = STATES[layout](self.owner.info.config, 1)
+        specs = state_specs(layout, self.owner.info.config, 1)
         result: list[Arrays] = []
         with torch.inference_mode():
             for n, (layer, h) in enumerate(zip(self.model.stack, self._memory.hidden, strict=True)):

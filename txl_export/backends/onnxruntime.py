@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_export.backends.base import Arrays, LoadedModel, ModelInfo, Streams, identity
-from txl_export.bundle import WEIGHTS, Bundle, GraphSpec
+from txl_export.backends.base import Arrays, LoadedModel, Streams, bundle_info, check_request, rows_of
+from txl_export.bundle import Bundle, GraphSpec
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.errors import BundleError, InputError, missing_extra
 
@@ -23,11 +23,15 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 POSITIONS = "positions"
+HALF_IN_FLOAT = (
+    "ONNX Runtime's CPU provider computes half precision in fp32 inside: this proves types and wiring, "
+    "--backend typed shows what rounding does"
+)
 
 
 def accepts(source: Bundle | Checkpoint) -> bool:
-    """Only bundles hold graphs."""
-    return isinstance(source, Bundle)
+    """Only bundles hold graphs, and the CPU provider multiplies no bfloat16."""
+    return isinstance(source, Bundle) and source.manifest.precision != "bf16"
 
 
 def load(
@@ -42,14 +46,12 @@ def load(
     except ImportError:
         raise missing_extra("onnxruntime", "cpu", "backend 'onnxruntime'") from None
     del onnxruntime
-    m = source.manifest
-    if mem_len not in (None, m.mem_len):
+    cut = check_request(source.manifest, mem_len, segment_len)
+    if source.manifest.precision == "bf16":
         raise InputError(
-            f"mem_len {mem_len} was asked for, this bundle holds {m.mem_len}: export again with --mem-len {mem_len}"
+            "ONNX Runtime's CPU provider multiplies no bfloat16, which this bundle holds: "
+            "use --backend typed (PyTorch), build TensorRT engines, or export with --precision fp16"
         )
-    cut = m.segment_len if segment_len is None else segment_len
-    if not 1 <= cut <= m.longest:
-        raise InputError(f"segment_len {cut} was asked for, this bundle's segments have 1 to {m.longest} tokens")
     return OnnxRuntimeModel(source, cut, threads)
 
 
@@ -66,21 +68,8 @@ class OnnxRuntimeModel(LoadedModel):
         self._sessions: dict[str, ort.InferenceSession] = {}
         self._lock = threading.Lock()
         self._graphs = {(g.head, g.segment): g for g in m.graphs}
-        segments = dict.fromkeys(g.segment for g in m.graphs)
-        self.info = ModelInfo(
-            config=m.config,
-            dialect=m.dialect,
-            layout=m.layout,
-            mem_len=m.mem_len,
-            segment_len=segment_len,
-            segments=tuple(sorted(segments, key=lambda s: s.hi - s.lo)),
-            heads=m.heads,
-            top_k=m.top_k,
-            max_batch=m.max_batch,
-            start=m.start,
-            identity=identity(m.config, m.dialect, str(m.files[WEIGHTS]["sha256"])),
-            vocab=bundle.vocab,
-        )
+        self.info = bundle_info(bundle, segment_len)
+        self.notes = () if m.precision == "fp32" else (HALF_IN_FLOAT,)
 
     def streams(self, batch_size: int) -> Streams:
         """Memory for `batch_size` streams, at their start."""
@@ -133,7 +122,7 @@ class OnnxRuntimeModel(LoadedModel):
             ("input", session.get_inputs(), m.inputs(graph)),
             ("output", session.get_outputs(), m.outputs(graph)),
         ):
-            names = {"tensor(float)": "float32", "tensor(int64)": "int64"}
+            names = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64"}
             there = [(v.name, names.get(v.type, v.type), tuple(v.shape)) for v in found]
             wanted = [(s.name, s.dtype, s.shape) for s in expected]
             if there != wanted:
@@ -230,13 +219,7 @@ class OnnxRuntimeStreams(Streams):
 
     def memory(self, stream: int) -> list[Arrays]:
         """Per layer the rows that count, oldest first."""
-        slot, M = self._slots[self._now], self.model.info.mem_len
-        filled = int(min(M, slot[POSITIONS][stream]))
-        layers: list[Arrays] = [{} for _ in range(self.model.info.config.n_layer)]
-        for s in self.model.states:
-            rows = slot[s.input][stream].take(range(M - filled, M), axis=s.row_axis)
-            layers[s.layer][s.input.rpartition("_")[0]] = rows
-        return layers
+        return rows_of(self.model.info, self.model.states, self._slots[self._now], stream)
 
 
 def _bind_input(binding: ort.IOBinding, name: str, array: np.ndarray) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from typing import Any
 
 import onnx_ir as ir
 import onnxscript.optimizer
@@ -11,7 +12,7 @@ from onnx_ir.tensor_adapters import TorchTensor
 from torch import nn
 
 from txl_export.bundle import GraphSpec, Manifest, TensorSpec
-from txl_export.graphs.model import SegmentGraph
+from txl_export.graphs.model import GraphLayer, SegmentGraph
 from txl_export.graphs.tracing import OPSET, check_interface, trace
 from txl_export.segments import SegmentRange
 
@@ -30,7 +31,7 @@ class Assembler:
         """
         self.module, self.manifest, self.notes = module, manifest, notes
         self._openings: dict[SegmentRange, ir.Model] = {}
-        self._layers: dict[SegmentRange, ir.Model] = {}
+        self._layers: dict[tuple[SegmentRange, Any], ir.Model] = {}  # by segment and the layer's types
 
     def build(self, graph: GraphSpec) -> ir.Model:
         """One graph, checked against the manifest; raises ExportError."""
@@ -42,7 +43,7 @@ class Assembler:
         new_states: list[ir.Value] = []
         for n, layer in enumerate(self.module.layers):
             names = [s.input for s in m.states if s.layer == n]
-            canvas.add(self._layer(graph.segment), f"layers.{n}", layer, [h, visible, *map(canvas.value, names)])
+            canvas.add(self._layer(graph.segment, n), f"layers.{n}", layer, [h, visible, *map(canvas.value, names)])
             h, *new = canvas.results
             new_states += new
         head = self.module.heads[graph.head]
@@ -60,20 +61,21 @@ class Assembler:
                 _tensor("input_ids", "int64", "batch", "segment"),
                 _tensor("positions", "int64", "batch"),
             )
-            outputs = (self._h("h"), _VISIBLE, _tensor("new_positions", "int64", "batch"))
+            outputs = (self._h("h"), self._visible(), _tensor("new_positions", "int64", "batch"))
             self._openings[segment] = self._trace(self.module.opening, (ids, positions), outputs, segment)
         return self._openings[segment]
 
-    def _layer(self, segment: SegmentRange) -> ir.Model:
-        if segment not in self._layers:
-            specs = [s for s in self.manifest.states if s.layer == 0]
+    def _layer(self, segment: SegmentRange, n: int) -> ir.Model:
+        """The graph of layer n, traced once for all layers of its types."""
+        piece: GraphLayer = self.module.layers[n]  # type: ignore[assignment]
+        key = (segment, piece.types.key)
+        if key not in self._layers:
+            specs = [s for s in self.manifest.states if s.layer == n]
             state = [_tensor(s.input, s.dtype, "batch", *s.shape) for s in specs]
             new = [_tensor(s.output, s.dtype, "batch", *s.shape) for s in specs]
-            piece = self.module.layers[0]
-            self._layers[segment] = self._trace(
-                piece, (self._h("h"), _VISIBLE, state), (self._h("new_h"), *new), segment
-            )
-        return self._layers[segment]
+            arguments = (self._h("h"), self._visible(), state)
+            self._layers[key] = self._trace(piece, arguments, (self._h("new_h"), *new), segment)
+        return self._layers[key]
 
     def _closing(self, graph: GraphSpec) -> ir.Model:
         head = self.manifest.head(graph.head)
@@ -83,7 +85,10 @@ class Assembler:
         return self._trace(self.module.heads[graph.head], (self._h("h"), targets), outputs, graph.segment)
 
     def _h(self, name: str) -> TensorSpec:
-        return _tensor(name, "float32", "batch", "segment", self.manifest.config.d_model)
+        return _tensor(name, self.manifest.policy.dtype("residual"), "batch", "segment", self.manifest.config.d_model)
+
+    def _visible(self) -> TensorSpec:
+        return _tensor("visible", self.manifest.policy.dtype("softmax"), "batch", 1, "segment", "keys")
 
     def _trace(self, piece: nn.Module, arguments: tuple, outputs, segment: SegmentRange) -> ir.Model:  # type: ignore[no-untyped-def, type-arg]
         return trace(piece, arguments, outputs, segment, self.manifest.mem_len)
@@ -91,9 +96,6 @@ class Assembler:
 
 def _tensor(name: str, dtype: str, *shape: int | str) -> TensorSpec:
     return TensorSpec(name, dtype, shape)
-
-
-_VISIBLE = _tensor("visible", "float32", "batch", 1, "segment", "keys")
 
 
 class _Canvas:
@@ -179,4 +181,12 @@ def _name_nodes(graph: ir.Graph) -> None:
 
 
 def _onnx_type(dtype: str) -> ir.DataType:
-    return {"float32": ir.DataType.FLOAT, "int64": ir.DataType.INT64}[dtype]
+    return _ONNX_TYPES[dtype]
+
+
+_ONNX_TYPES = {
+    "float32": ir.DataType.FLOAT,
+    "float16": ir.DataType.FLOAT16,
+    "bfloat16": ir.DataType.BFLOAT16,
+    "int64": ir.DataType.INT64,
+}

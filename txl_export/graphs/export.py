@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from txl_export.bundle import (
     FORMAT,
     INITIAL,
     MANIFEST,
-    PRECISIONS,
     WEIGHTS,
     Bundle,
     GraphSpec,
@@ -31,17 +30,23 @@ from txl_export.engines import is_leftover
 from txl_export.errors import BundleError, ExportError, InputError
 from txl_export.files import read_json, replacing_folder, require_space, sha256, write_atomic, write_json
 from txl_export.graphs.assembly import Assembler
+from txl_export.graphs.calibration import calibrate
 from txl_export.graphs.layouts import PROJECTIONS
 from txl_export.graphs.model import SegmentGraph
 from txl_export.graphs.tracing import MAX_BATCH
 from txl_export.graphs.weight_store import WeightStore
 from txl_export.heads import head_spec
 from txl_export.layouts import state_specs
+from txl_export.precision import PrecisionPolicy
 from txl_export.reference import TransformerXL
 from txl_export.segments import SegmentRange, covering, parse_segments
+from txl_export.tokens import Tokens, choose
 from txl_export.weights import count_parameters
 
 Progress = Callable[[str, int, int], None]
+
+# A calibration run: streams, and segments after those that fill the memory.
+CALIBRATION_STREAMS, CALIBRATION_SEGMENTS = 4, 8
 
 
 def export(
@@ -56,6 +61,8 @@ def export(
     top_k: int = 40,
     keep_checkpoint: bool = False,
     cover: bool = True,
+    overrides: Mapping[str, str] | None = None,
+    calibration: bytes | np.ndarray | PrecisionPolicy | None = None,
     progress: Progress | None = None,
 ) -> Bundle:
     """Export a checkpoint as a bundle of ONNX graphs with the memory as inputs and outputs.
@@ -66,13 +73,18 @@ def export(
         mem_len: memory length M in tokens; None for the checkpoint's.
         segment_lens: a graph for each: a number of tokens, or a range such as "1-64".
         layout: "hidden" or "kv".
-        precision: "fp32".
+        precision: of products and memory: "fp32", "fp16" or "bf16". In a half precision LayerNorm, softmax and
+            the residual stream stay in fp32, and so do products whose numbers a calibration run finds too large.
         head: one or several heads; the first is the default of sessions.
         segment_len: tokens after which a feed is cut by default; None for the longest segment.
         top_k: tokens that head "top_k" returns, at most V.
         cover: add a graph for a range where the segment lengths leave some length up to the longest that
             could not be run exactly.
         keep_checkpoint: put a native copy of the checkpoint into the bundle, for `verify`.
+        overrides: precision by name (`txl_export.precision`), such as {"layers.*.content": "fp32"} or
+            {"memory": "fp32"}; goes before what calibration finds.
+        calibration: what to calibrate a half precision on: a text, tokens [n] or [B, n], or a policy to take as it
+            is; None for random tokens, which show less than text does.
         progress: called with (what is being done, steps done, steps in all).
 
     Raises:
@@ -82,12 +94,17 @@ def export(
         EnvironmentMismatch: not enough disk space; nothing is left behind.
     """
     segments = _segments(checkpoint, segment_lens, cover)
-    manifest = _plan(checkpoint, mem_len, segments, layout, precision, head, segment_len, top_k)
+    policy = calibration if isinstance(calibration, PrecisionPolicy) else PrecisionPolicy(precision)
+    policy = policy.overridden(overrides or {}, checkpoint.config.n_layer)
+    manifest = _plan(checkpoint, mem_len, segments, layout, policy, head, segment_len, top_k)
+    tokens = _calibration_tokens(checkpoint, manifest, calibration)
     out = Path(out_dir)
     _check_target(out)
     require_space(out, _bytes_needed(manifest, keep_checkpoint))
     model = TransformerXL.from_checkpoint(checkpoint)
     report = progress or (lambda *_: None)
+    if tokens is not None:
+        manifest = _calibrated(model, manifest, tokens, overrides or {}, report)
     with replacing_folder(out) as work:
         with WeightStore(work / WEIGHTS) as store:
             assembler = Assembler(SegmentGraph(model, manifest), manifest)
@@ -104,6 +121,33 @@ def export(
     return Bundle.open(out, check_files=False)
 
 
+def _calibration_tokens(
+    checkpoint: Checkpoint, manifest: Manifest, given: bytes | np.ndarray | PrecisionPolicy | None
+) -> Tokens | None:
+    """The tokens to calibrate on: enough to fill the memory and go on; None where nothing is left to choose."""
+    if isinstance(given, PrecisionPolicy):
+        return None
+    if manifest.precision == "fp32":
+        if given is not None:
+            raise InputError("precision fp32 needs no calibration: leave it out, or ask for fp16 or bf16")
+        return None
+    length = manifest.mem_len + CALIBRATION_SEGMENTS * manifest.segment_len
+    text, ids = (given, None) if isinstance(given, bytes) else (None, given)
+    streams = CALIBRATION_STREAMS if ids is None or np.ndim(ids) != 2 else len(ids)
+    vocab_size = checkpoint.config.vocab_size
+    return choose(text, ids, None, checkpoint.vocab, vocab_size, streams, length)
+
+
+def _calibrated(
+    model: TransformerXL, manifest: Manifest, tokens: Tokens, overrides: Mapping[str, str], report: Progress
+) -> Manifest:
+    def progress(done: int, steps: int) -> None:
+        report(f"calibrating {manifest.precision}", done, steps)
+
+    policy = calibrate(model, manifest, manifest.precision, tokens.ids, tokens.source, progress)
+    return dataclasses.replace(manifest, policy=policy.overridden(overrides, manifest.config.n_layer))
+
+
 def _segments(checkpoint: Checkpoint, asked: Iterable[int | str], cover: bool) -> tuple[SegmentRange, ...]:
     segments = parse_segments(asked)
     return covering(segments, cut_is_free=checkpoint.config.same_length) if cover else segments
@@ -114,7 +158,7 @@ def _plan(
     mem_len: int | None,
     segments: tuple[SegmentRange, ...],
     layout: str,
-    precision: str,
+    policy: PrecisionPolicy,
     head: str | Iterable[str],
     segment_len: int | None,
     top_k: int,
@@ -123,8 +167,6 @@ def _plan(
     M = config.mem_len if mem_len is None else mem_len
     if M < 0:
         raise InputError(f"mem_len is {M}, expected 0 or more tokens")
-    if precision not in PRECISIONS:
-        raise InputError(f"precision {precision!r} is not available: use one of {', '.join(PRECISIONS)}")
     if not top_k >= 1:
         raise InputError(f"top_k is {top_k}, expected 1 or more tokens")
     top_k = min(top_k, config.vocab_size)
@@ -145,7 +187,7 @@ def _plan(
         config,
         checkpoint.dialect,
         layout,
-        precision,
+        policy,
         M,
         cut,
         top_k,
@@ -195,7 +237,7 @@ def _write_initial(model: TransformerXL, manifest: Manifest, path: Path) -> None
     for n, layer in enumerate(model.stack):
         specs = [s for s in manifest.states if s.layer == n]
         for spec, row in zip(specs, PROJECTIONS[manifest.layout](layer.attention, zero), strict=False):
-            rows[spec.input] = np.ascontiguousarray(row[0].numpy())
+            rows[spec.input] = np.ascontiguousarray(row[0].numpy())  # float32, whatever the memory's type
     write_atomic(path, to_bytes(rows))
 
 

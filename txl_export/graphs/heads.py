@@ -10,22 +10,45 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from txl_export.graphs.typed import Product, Types, cast, in_type
 from txl_export.reference.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
+
+
+class Logits(Product):
+    """The product of the softmax layer, cluster by cluster."""
+
+    def __init__(self, types: Types, softmax: AdaptiveSoftmax, embedding: AdaptiveEmbedding) -> None:
+        """Take the reference's layers; the embedding may give the weights."""
+        super().__init__(types, "logits")
+        self.softmax, self.embedding = in_type(softmax, self.dtype), in_type(embedding, self.dtype)
+        self.result = types("log_softmax")
+
+    def forward(self, i: int, h: Tensor) -> Tensor:  # type: ignore[override]
+        """Logits of cluster i, for cluster 0 of shortlist and tails: [B, L, d_model] -> [B, L, n_i]."""
+        return cast(self.softmax.cluster_logits(i, cast(h, self.dtype), self.embedding), self.result)
 
 
 class Head(nn.Module):
     """Softmax layer of the reference, asked in one of the ways of `HEADS`."""
 
-    def __init__(self, name: str, softmax: AdaptiveSoftmax, embedding: AdaptiveEmbedding, top_k: int) -> None:
+    def __init__(
+        self, types: Types, name: str, softmax: AdaptiveSoftmax, embedding: AdaptiveEmbedding, top_k: int
+    ) -> None:
         """Take the reference's layers; `name` is a key of HEADS, with or without "@last"."""
         super().__init__()
         kind, _, where = name.partition("@")
         self.compute, self.last_only = HEADS[kind], where == "last"
-        self.softmax, self.embedding, self.top_k = softmax, embedding, top_k
+        self.logits_of, self.top_k = Logits(types, softmax, embedding), top_k
+        self.ends, self.n_tails, self.tail_column = (
+            softmax.config.cluster_ends,
+            softmax.config.n_tails,
+            softmax.tail_column,
+        )
 
     def forward(self, h: Tensor, targets: Tensor | None) -> list[Tensor]:
-        """[B, L, d_model] -> the head's outputs, [B, L or 1, ...] each."""
-        return self.compute(self, h[:, -1:] if self.last_only else h, targets)
+        """[B, L, d_model] -> the head's outputs, [B, L or 1, ...] each, numbers in float32."""
+        answers = self.compute(self, h[:, -1:] if self.last_only else h, targets)
+        return [cast(a, torch.float32) if a.is_floating_point() else a for a in answers]
 
     def logits(self, h: Tensor) -> Tensor:
         """Scores of all tokens whose softmax gives the probabilities: [B, L, d_model] -> [B, L, V].
@@ -33,26 +56,32 @@ class Head(nn.Module):
         Without cutoffs the plain logits. With cutoffs a tail's entries are its cluster's logit plus the
         log-probabilities within the cluster.
         """
-        first = self.softmax.cluster_logits(0, h, self.embedding)
-        parts = [first[..., : self.softmax.config.cluster_ends[1]]]
-        for tail in range(self.softmax.config.n_tails):
+        return self._with_tails(self.logits_of(0, h), h)
+
+    def log_probs(self, h: Tensor) -> Tensor:
+        """Natural log-probabilities of all tokens: [B, L, d_model] -> [B, L, V]."""
+        return self._with_tails(self.logits_of(0, h).log_softmax(-1), h)
+
+    def _with_tails(self, first: Tensor, h: Tensor) -> Tensor:
+        """`first` [B, L, shortlist + tails], a tail's column replaced by it plus what is within the cluster."""
+        parts = [first[..., : self.ends[1]]]
+        for tail in range(self.n_tails):
             cluster, within = self._tail(tail, first, h)
             parts.append(cluster + within)
         return torch.cat(parts, dim=-1) if len(parts) > 1 else first
 
     def _tail(self, tail: int, first: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """A tail's column of `first` [B, L, 1], and its log-probabilities within the cluster."""
-        column = self.softmax.tail_column(tail)
-        within = self.softmax.cluster_logits(tail + 1, h, self.embedding).log_softmax(-1)
+        column = self.tail_column(tail)
+        within = self.logits_of(tail + 1, h).log_softmax(-1)
         return first[..., column : column + 1], within
 
     def target(self, h: Tensor, targets: Tensor) -> Tensor:
         """Log-probabilities of the targets: [B, L, d_model], int64 [B, L] -> [B, L]; no [B, L, V] is formed."""
-        first = self.softmax.cluster_logits(0, h, self.embedding).log_softmax(-1)
-        ends = self.softmax.config.cluster_ends
+        first, ends = self.logits_of(0, h).log_softmax(-1), self.ends
         targets = targets[..., None]
         score = first.gather(-1, targets.clamp(max=ends[1] - 1))
-        for tail in range(self.softmax.config.n_tails):
+        for tail in range(self.n_tails):
             start, end = ends[tail + 1 : tail + 3]
             cluster, within = self._tail(tail, first, h)
             mine = cluster + within.gather(-1, (targets - start).clamp(0, end - start - 1))
@@ -61,7 +90,7 @@ class Head(nn.Module):
 
 
 def _log_probs(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
-    return [head.softmax.log_probs(h, head.embedding)]
+    return [head.log_probs(h)]
 
 
 def _logits(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
@@ -74,7 +103,7 @@ def _target(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
 
 
 def _top_k(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
-    return list(head.softmax.log_probs(h, head.embedding).topk(head.top_k, dim=-1))
+    return list(head.log_probs(h).topk(head.top_k, dim=-1))
 
 
 def _features(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:

@@ -4,53 +4,54 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from txl_export.graphs.pieces import Attention
+from txl_export.graphs.typed import Linear, cast
+from txl_export.precision import MEMORY
 from txl_export.reference.attention import RelativeAttention
 
 
 class HiddenLayer(nn.Module):
     """Layout `hidden`: the memory holds the layer's inputs, as in the paper; all are projected at every call."""
 
-    W_kv: Tensor
-
     def __init__(self, reference: RelativeAttention, attention: Attention) -> None:
         """Take a layer of the reference and its shared attention."""
         super().__init__()
-        self.attention = attention
-        self.register_buffer("W_kv", torch.cat([reference.W_kE, reference.W_v]))
+        self.attention = a = attention
+        self.W_q = Linear(a.types, "W_qkv", reference.W_q * a.scale)
+        self.W_kv = Linear(a.types, "W_qkv", torch.cat([reference.W_kE, reference.W_v]))
+        self.memory = a.types(MEMORY)
 
     def forward(self, h: Tensor, state: list[Tensor], visible: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Attend: h [B, L, d_model], state [mem [B, M, d_model]] -> output like h, new state."""
         a, L = self.attention, h.shape[1]
-        context = torch.cat([*state, h], dim=1)  # [B, M + L, d_model]
+        context = torch.cat([*state, cast(h, self.memory)], dim=1)  # [B, M + L, d_model]
         x = a.norm(context) if a.pre_lnorm else context
-        query = a.heads(F.linear(x[:, a.mem_len :], a.W_q))
-        key, value = (a.heads(part) for part in F.linear(x, self.W_kv).chunk(2, dim=-1))
+        query = a.heads(self.W_q(x[:, a.mem_len :]))
+        key, value = (a.heads(part) for part in self.W_kv(x).chunk(2, dim=-1))
         return a(h, query, key, value, visible), [context[:, L:]] if state else []
 
 
 class KeyValueLayer(nn.Module):
     """Layout `kv`: the memory holds keys and values; only the segment's tokens are projected."""
 
-    W_qkv: Tensor
-
     def __init__(self, reference: RelativeAttention, attention: Attention) -> None:
         """Take a layer of the reference and its shared attention; the three projections become one product."""
         super().__init__()
-        self.attention = attention
-        self.register_buffer("W_qkv", torch.cat([attention.W_q, reference.W_kE, reference.W_v]))
+        self.attention = a = attention
+        weights = [reference.W_q * a.scale, reference.W_kE, reference.W_v]
+        self.W_qkv = Linear(a.types, "W_qkv", torch.cat(weights))
+        self.memory = a.types(MEMORY)
 
     def forward(self, h: Tensor, state: list[Tensor], visible: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Attend: h [B, L, d_model], state [key, value], [B, H, M, d_head] each -> output like h, new state."""
         a, L = self.attention, h.shape[1]
         x = a.norm(h) if a.pre_lnorm else h
-        query, key, value = (a.heads(part) for part in F.linear(x, self.W_qkv).chunk(3, dim=-1))
+        query, key, value = (a.heads(part) for part in self.W_qkv(x).chunk(3, dim=-1))
         if not state:
             return a(h, query, key, value, visible), []
-        key = torch.cat([state[0], key], dim=2)  # [B, H, M + L, d_head]
-        value = torch.cat([state[1], value], dim=2)
+        key = torch.cat([state[0], cast(key, self.memory)], dim=2)  # [B, H, M + L, d_head]
+        value = torch.cat([state[1], cast(value, self.memory)], dim=2)
         return a(h, query, key, value, visible), [key[:, :, L:], value[:, :, L:]]
 
 

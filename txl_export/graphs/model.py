@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from txl_export.bundle import Manifest
 from txl_export.graphs.heads import Head
 from txl_export.graphs.layouts import LAYERS
-from txl_export.graphs.pieces import Attention, embed, visibility
+from txl_export.graphs.pieces import Attention, Embedding, FeedForward, visibility
+from txl_export.graphs.typed import Types
 from txl_export.reference import TransformerXL
 from txl_export.reference.adaptive import AdaptiveEmbedding
 
@@ -19,25 +20,26 @@ from txl_export.reference.adaptive import AdaptiveEmbedding
 class Opening(nn.Module):
     """Everything before the first layer."""
 
-    def __init__(self, embedding: AdaptiveEmbedding, mem_len: int, window: int | None) -> None:
+    def __init__(self, types: Types, embedding: AdaptiveEmbedding, mem_len: int, window: int | None) -> None:
         """Take the reference's embedding; `window` is the keys that a query sees, None for all."""
         super().__init__()
-        self.embedding, self.mem_len, self.window = embedding, mem_len, window
+        self.embedding, self.mem_len, self.window = Embedding(types, embedding), mem_len, window
+        self.scores = types("softmax")
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """int64 [B, L] and [B] -> hidden states [B, L, d_model], `visibility` [B, 1, L, M + L], new positions."""
         L = input_ids.shape[1]
-        visible = visibility(positions, L, self.mem_len, self.window)
-        return embed(self.embedding, input_ids), visible, positions + L
+        visible = visibility(positions, L, self.mem_len, self.window, self.scores)
+        return self.embedding(input_ids), visible, positions + L
 
 
 class GraphLayer(nn.Module):
     """One layer: the layout's attention, then feed-forward."""
 
-    def __init__(self, attention: nn.Module, feed_forward: nn.Module) -> None:
-        """Take a layout's attention and the reference's feed-forward."""
+    def __init__(self, types: Types, attention: nn.Module, feed_forward: FeedForward) -> None:
+        """Take a layout's attention and a feed-forward layer."""
         super().__init__()
-        self.attention, self.feed_forward = attention, feed_forward
+        self.types, self.attention, self.feed_forward = types, attention, feed_forward
 
     def forward(self, h: Tensor, visible: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Hidden states [B, L, d_model] and the layer's memory tensors -> the same for what comes next."""
@@ -53,16 +55,20 @@ class SegmentGraph(nn.Module):
 
         Args:
             model: the reference.
-            manifest: layout, M and the longest segment.
+            manifest: layout, M, the longest segment, heads, and the precision of every product.
         """
         super().__init__()
-        config, M = model.config, manifest.mem_len
-        self.opening = Opening(model.embedding, M, model.dialect.window(config, M))
+        config, M, policy = model.config, manifest.mem_len, manifest.policy
+        types = Types(policy)
+        self.opening = Opening(types, model.embedding, M, model.dialect.window(config, M))
         self.layers = nn.ModuleList()
         for n, layer in enumerate(model.stack):
-            attention = Attention(layer.attention, *model.biases(n), config, M, manifest.longest)
-            self.layers.append(GraphLayer(LAYERS[manifest.layout](layer.attention, attention), layer.feed_forward))
-        self.heads = nn.ModuleDict({h: Head(h, model.softmax, model.embedding, manifest.top_k) for h in manifest.heads})
+            own = Types(policy, n)
+            attention = Attention(own, layer.attention, *model.biases(n), config, M, manifest.longest)
+            layout = LAYERS[manifest.layout](layer.attention, attention)
+            self.layers.append(GraphLayer(own, layout, FeedForward(own, layer.feed_forward)))
+        heads = {h: Head(types, h, model.softmax, model.embedding, manifest.top_k) for h in manifest.heads}
+        self.heads = nn.ModuleDict(heads)
         self.requires_grad_(False).eval()
 
     def forward(

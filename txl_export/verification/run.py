@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_export.bundle import CHECKPOINT, Bundle, Manifest
-from txl_export.checkpoints import Checkpoint, load_checkpoint
-from txl_export.config import OVERRIDABLE_CONFIG
-from txl_export.errors import InputError, TxlError
+from txl_export.bundle import Bundle, Manifest
+from txl_export.checkpoints import Checkpoint
+from txl_export.errors import InputError
+from txl_export.judge import judge_of
 from txl_export.runtime.engine import Engine
 from txl_export.runtime.session import Session
+from txl_export.tokens import Tokens, choose
 from txl_export.verification.measures import MEASURES
 from txl_export.verification.report import TOLERANCES, Noise, Report, SegmentResult
-from txl_export.verification.tokens import Tokens, choose
 from txl_export.verification.trend import fit
 
 if TYPE_CHECKING:
@@ -66,8 +66,10 @@ def verify(
     """
     opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     _check_numbers(opened.manifest, segments, batch_size, random)
+    judge, notes = judge_of(opened, checkpoint)
+    opened = dataclasses.replace(opened, judge=judge)
     engine = Engine.load(opened, backend, segment_len=segment_len)
-    judge, notes = _judge(opened, checkpoint)
+    notes = (*notes, *engine.model.notes)
     cut, name = engine.info.segment_len, head or engine.info.heads[0]
     tokens = choose(text, ids, random, opened.vocab, engine.info.config.vocab_size, batch_size, segments * cut + 1)
     reference = Session(_reference_model(judge, opened.manifest), batch_size)
@@ -126,42 +128,6 @@ def _check_numbers(manifest: Manifest, segments: int, batch_size: int, random: i
         raise InputError(f"batch_size is {batch_size}, expected 1 to {manifest.max_batch} streams")
     if random is not None and random < 0:
         raise InputError(f"random is {random}, expected a seed of 0 or more")
-
-
-def _judge(bundle: Bundle, given: str | Path | Checkpoint | None) -> tuple[Checkpoint, tuple[str, ...]]:
-    """The checkpoint that the bundle is compared with, with the evaluation values it was exported with."""
-    recorded = bundle.manifest.judge
-    path = bundle.judge_path if given is None else given
-    if path is None:
-        raise InputError(
-            f"the checkpoint of {bundle.path} is not at {recorded.get('path')!r}: say where it is with --checkpoint"
-        )
-    overrides: dict[str, Any] = dict(recorded.get("overrides", {}))
-    # The recorded origin belongs to the recorded path: a copy in the bundle is native, another file is looked at.
-    origin = recorded.get("origin") if given is None and path != bundle.path / CHECKPOINT else None
-    judge = path if isinstance(path, Checkpoint) else load_checkpoint(path, origin, overrides)
-    ours, theirs = bundle.manifest.config.to_dict(), judge.config.to_dict()
-    # The memory length is the bundle's; dropout plays no part in evaluation.
-    odd = [k for k in ours if ours[k] != theirs[k] and k not in ("mem_len", "dropout", "dropatt")]
-    if odd:
-        kind = "evaluated with" if odd[0] in OVERRIDABLE_CONFIG else "exported from a model with"
-        raise InputError(
-            f"{judge.path} has {odd[0]} {theirs[odd[0]]!r}, the bundle was {kind} {ours[odd[0]]!r}: "
-            "give the checkpoint that it was exported from"
-        )
-    return judge, _changed_note(judge, recorded)
-
-
-def _changed_note(judge: Checkpoint, recorded: Any) -> tuple[str, ...]:
-    from txl_export.graphs.export import weights_hash
-
-    if judge.path is None or not recorded.get("sha256") or judge.origin != recorded.get("origin"):
-        return ()
-    try:
-        same = weights_hash(judge.path) == recorded["sha256"]
-    except (OSError, TxlError):
-        return ()
-    return () if same else (f"{judge.path} has changed since the export",)
 
 
 def _reference_model(judge: Checkpoint, manifest: Manifest) -> EagerModel:

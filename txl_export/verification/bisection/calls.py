@@ -9,7 +9,7 @@ import numpy as np
 from txl_export.backends.base import ModelInfo
 from txl_export.heads import HeadSpec
 from txl_export.runtime.planning import plan_segment
-from txl_export.verification.tokens import Tokens
+from txl_export.tokens import Tokens
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from txl_export.bundle import Bundle
+from txl_export.tokens import Tokens
 from txl_export.verification.bisection import layers, sources
 from txl_export.verification.bisection.alignment import names_agree
 from txl_export.verification.bisection.calls import Call, calls
@@ -23,7 +24,6 @@ from txl_export.verification.bisection.parts import parts_of
 from txl_export.verification.bisection.probe import Arrays, probe
 from txl_export.verification.bisection.region import Graph, Region
 from txl_export.verification.report import Report
-from txl_export.verification.tokens import Tokens
 
 if TYPE_CHECKING:
     from txl_export.checkpoints import Checkpoint

@@ -1,4 +1,4 @@
-"""Which tokens a verification runs on: a text, given ids, or seeded random ids."""
+"""Which tokens a verification or calibration runs on: a text, given ids, or seeded random ids."""
 
 from __future__ import annotations
 

@@ -1,0 +1,150 @@
+"""Backend `typed`: the module that a bundle's graphs were traced from, in PyTorch and in the bundle's precision.
+
+ONNX Runtime's CPU provider computes half graphs in fp32 inside, so what it gives says nothing about rounding and
+overflow in half. PyTorch rounds every result to the tensor's type, on a CPU too: this backend shows what half
+precision does to a model. It needs the checkpoint that the bundle was exported from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from txl_export.backends.base import Arrays, LoadedModel, Streams, bundle_info, check_request, rows_of
+from txl_export.bundle import Bundle
+from txl_export.checkpoints.base import Checkpoint
+from txl_export.errors import InputError, missing_extra
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError:
+    raise missing_extra("torch", "export", "backend 'typed'") from None
+
+from txl_export.graphs.calibration import first_states
+from txl_export.graphs.model import SegmentGraph
+from txl_export.judge import judge_of
+from txl_export.reference import TransformerXL
+
+POSITIONS = "positions"
+
+
+def accepts(source: Bundle | Checkpoint) -> bool:
+    """Bundles say which types to compute in."""
+    return isinstance(source, Bundle)
+
+
+def load(
+    source: Any, mem_len: int | None = None, segment_len: int | None = None, threads: int | None = None
+) -> LoadedModel:
+    """Load a bundle's module with the weights of its checkpoint.
+
+    Raises:
+        InputError: a checkpoint instead of a bundle, another M than the bundle's, or no checkpoint to be found.
+    """
+    if not isinstance(source, Bundle):
+        raise InputError("backend 'typed' runs the types of a bundle, this is a checkpoint: export it first")
+    cut = check_request(source.manifest, mem_len, segment_len)
+    if threads:
+        torch.set_num_threads(threads)
+    return TypedModel(source, cut)
+
+
+class TypedModel(LoadedModel):
+    """A bundle's module."""
+
+    name = "typed"
+
+    def __init__(self, bundle: Bundle, segment_len: int) -> None:
+        """Load the checkpoint and put its weights into the bundle's types."""
+        checkpoint, _ = judge_of(bundle)
+        self.manifest = bundle.manifest
+        self.reference = TransformerXL.from_checkpoint(checkpoint)
+        self.module = SegmentGraph(self.reference, self.manifest)
+        self.info = bundle_info(bundle, segment_len)
+
+    def streams(self, batch_size: int) -> Streams:
+        """Memory for `batch_size` streams, at their start."""
+        return TypedStreams(self, batch_size)
+
+
+class TypedStreams(Streams):
+    """Memory of B streams as tensors; a call makes new ones."""
+
+    def __init__(self, model: TypedModel, batch_size: int) -> None:
+        """Start all streams."""
+        self.model, self.batch_size = model, batch_size
+        self._first = first_states(model.reference, model.manifest, 1)
+        self._states = [[t.repeat(batch_size, *[1] * (t.ndim - 1)) for t in layer] for layer in self._first]
+        self._positions = torch.full((batch_size,), model.info.start)
+        self._kept: tuple[list[list[Tensor]], Tensor] | None = None
+
+    def call(self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]) -> None:
+        """Run one segment in the bundle's types."""
+        asked = None if targets is None else torch.from_numpy(targets)
+        with torch.inference_mode():
+            answers, positions, states = self.model.module(
+                head, torch.from_numpy(ids), self._positions, self._states, asked
+            )
+        for array, tensor in zip(outputs, answers, strict=True):
+            array[...] = tensor.numpy()
+        self._positions, self._states = positions, states
+
+    def begin(self) -> None:
+        """Remember the present state."""
+        self._kept = (self._states, self._positions)
+
+    def commit(self) -> None:
+        """Forget the remembered state."""
+        self._kept = None
+
+    def rollback(self) -> None:
+        """Return to the remembered state."""
+        if self._kept is not None:
+            (self._states, self._positions), self._kept = self._kept, None
+
+    def reset(self, streams: np.ndarray) -> None:
+        """Give some streams the first rows and position."""
+        rows = torch.from_numpy(streams)
+        self._states = [
+            [_with_rows(t, rows, first) for t, first in zip(layer, fresh, strict=True)]
+            for layer, fresh in zip(self._states, self._first, strict=True)
+        ]
+        self._positions = _with_rows(self._positions, rows, torch.tensor(self.model.info.start))
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Graph position of each stream, int64 [B]."""
+        return self._positions.numpy().copy()
+
+    def state(self) -> Arrays:
+        """Copies of memory and positions, in the graph's types where numpy has them, else in float32."""
+        flat = zip(self.model.manifest.states, (t for layer in self._states for t in layer), strict=True)
+        return {s.input: _numpy(t) for s, t in flat} | {POSITIONS: self.positions}
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Copy memory and positions in."""
+        names = iter(s.input for s in self.model.manifest.states)
+        self._states = [
+            [torch.from_numpy(np.ascontiguousarray(state[next(names)])).to(t.dtype, copy=True) for t in layer]
+            for layer in self._states
+        ]
+        self._positions = torch.from_numpy(state[POSITIONS].copy())
+
+    def memory(self, stream: int) -> list[Arrays]:
+        """Per layer the rows that count, oldest first."""
+        return rows_of(self.model.info, self.model.manifest.states, self.state(), stream)
+
+
+def _with_rows(t: Tensor, rows: Tensor, new: Tensor) -> Tensor:
+    changed = t.clone()
+    changed[rows] = new
+    return changed
+
+
+def _numpy(t: Tensor) -> np.ndarray:
+    exact = t.float() if t.dtype == torch.bfloat16 else t
+    array: np.ndarray = exact.numpy().copy()
+    return array

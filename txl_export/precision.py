@@ -1,0 +1,215 @@
+"""Precision policies: in which type each product of a graph is computed and the memory is kept. No torch here.
+
+A graph's products have names, the same in every layout:
+
+    embedding                  rows of the embedding tables and their projection
+    layers.N.W_qkv             queries, keys and values of layer N
+    layers.N.content           terms (a) + (c) of the attention score
+    layers.N.positions         terms (b) + (d)
+    layers.N.values            the weighted sum of values
+    layers.N.W_o, .W_1, .W_2   attention output and feed-forward
+    logits                     the softmax layer's product
+
+four more names stand for what joins them, in fp32 unless overridden: `residual` (the stream between layers), `norm`
+(LayerNorm), `softmax` (scores, mask and attention weights) and `log_softmax`; and `memory` for the memory tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from txl_export.errors import InputError
+
+
+@dataclass(frozen=True)
+class NumberType:
+    """A floating-point type.
+
+    Attributes:
+        dtype: numpy's name of it (bfloat16 is not numpy's own).
+        bytes: per number.
+        largest: the largest finite number.
+        mantissa: bits after the leading one.
+    """
+
+    dtype: str
+    bytes: int
+    largest: float
+    mantissa: int
+
+    def half_unit(self, x: float) -> float:
+        """How far rounding moves a number of the size of x at most: half a unit in the last place."""
+        return 2.0 ** (math.floor(math.log2(x)) - self.mantissa - 1) if 0 < x < math.inf else 0.0
+
+
+# One line per precision. The largest of each as IEEE 754 and the bfloat16 format define them.
+TYPES = {
+    "fp32": NumberType("float32", 4, 3.4028234663852886e38, 23),
+    "fp16": NumberType("float16", 2, 65504.0, 10),
+    "bf16": NumberType("bfloat16", 2, 3.3895313892515355e38, 7),
+}
+PRECISIONS = tuple(TYPES)
+JOINTS = ("residual", "norm", "softmax", "log_softmax")
+MEMORY = "memory"
+LAYER_PRODUCTS = ("W_qkv", "content", "positions", "values", "W_o", "W_1", "W_2")
+# Products that go straight into an exponential: an error of x there is a factor of e^x in a probability.
+SCORES = ("content", "positions", "logits")
+
+# A calibration text does not hold the largest value there is: what it shows may grow by this factor.
+HEADROOM = 8.0
+# What rounding may move a score or logit by, in nats.
+RESOLUTION = 1 / 64
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of a number of a dtype by its name, "bfloat16" included."""
+    known = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8}
+    return known[dtype]
+
+
+def tensor_names(n_layer: int) -> list[str]:
+    """All names of a model with so many layers."""
+    of_layers = (f"layers.{n}.{p}" for n in range(n_layer) for p in LAYER_PRODUCTS)
+    return ["embedding", *of_layers, "logits", *JOINTS, MEMORY]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The precision of one name, and why.
+
+    Attributes:
+        precision: a key of TYPES.
+        largest: largest magnitude that calibration saw there, operands included; None without calibration.
+        result: likewise, of the result alone.
+        why: in words.
+    """
+
+    precision: str
+    largest: float | None = None
+    result: float | None = None
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dict."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class PrecisionPolicy:
+    """Which precision each product, joint and the memory of a graph has.
+
+    Attributes:
+        precision: of products and of the memory where `choices` does not name them.
+        choices: by name.
+        calibration: what was run to choose them, in words; "" where nothing was.
+    """
+
+    precision: str = "fp32"
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    calibration: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what does not exist, and two half precisions in one graph; raises InputError."""
+        if self.precision not in TYPES:
+            raise InputError(f"precision {self.precision!r} is not available: use one of {', '.join(TYPES)}")
+        for name, choice in self.choices.items():
+            if choice.precision not in ("fp32", self.precision):
+                allowed = " or ".join(dict.fromkeys(("fp32", self.precision)))
+                raise InputError(
+                    f"{name} cannot be in {choice.precision!r} in a bundle of {self.precision}: use {allowed}"
+                )
+
+    @classmethod
+    def uniform(cls, precision: str) -> PrecisionPolicy:
+        """Everything in one precision, joints too: for fp32 the usual, for a half precision the naive way."""
+        joints = () if precision == "fp32" else JOINTS
+        return cls(precision, {name: Choice(precision, why="uniform") for name in joints})
+
+    def of(self, name: str) -> str:
+        """The precision of a product, a joint or the memory."""
+        if name in self.choices:
+            return self.choices[name].precision
+        return "fp32" if name in JOINTS else self.precision
+
+    def dtype(self, name: str) -> str:
+        """Numpy's name of the type of a product, a joint or the memory."""
+        return TYPES[self.of(name)].dtype
+
+    def overridden(self, overrides: Mapping[str, str], n_layer: int) -> PrecisionPolicy:
+        """The same with other precisions for some names.
+
+        Args:
+            overrides: precision by name; names may hold "*" and "?" ("layers.*.W_1").
+            n_layer: layers of the model.
+
+        Raises:
+            InputError: a name that matches nothing, or a precision that is neither fp32 nor this policy's.
+        """
+        known = tensor_names(n_layer)
+        choices = dict(self.choices)
+        for pattern, precision in overrides.items():
+            named = [n for n in known if fnmatchcase(n, pattern)]
+            if not named:
+                raise InputError(f"no tensor is named {pattern!r}: names are {', '.join(_short(known))}")
+            for name in named:
+                was = choices.get(name, Choice(precision))
+                choices[name] = dataclasses.replace(was, precision=precision, why="overridden")
+        return dataclasses.replace(self, choices=choices)
+
+    def in_fp32(self) -> list[str]:
+        """Names that stay in fp32 though their kind is in half where calibration allows it."""
+        return [n for n, c in self.choices.items() if c.precision == "fp32" and n not in JOINTS]
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dict that `from_dict` takes back."""
+        return {
+            "precision": self.precision,
+            "choices": {name: c.to_dict() for name, c in self.choices.items()},
+            "calibration": self.calibration,
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> PrecisionPolicy:
+        """Take back what `to_dict` gave; raises KeyError, TypeError, ValueError or InputError for anything else."""
+        choices = {str(name): Choice(**c) for name, c in value["choices"].items()}
+        if not all(_is_size(x) for c in choices.values() for x in (c.largest, c.result)):
+            raise ValueError("a largest value is no number of 0 or more")
+        return cls(value["precision"], choices, str(value["calibration"]))
+
+
+def choose(name: str, precision: str, operands: float, result: float) -> Choice:
+    """The precision of a product, from the largest magnitudes that a calibration saw.
+
+    Args:
+        name: of the product.
+        precision: the half precision to use where it holds the numbers.
+        operands: largest magnitude of what goes in, weights included; not finite where it overflowed fp32.
+        result: largest magnitude of what comes out.
+    """
+    number, largest = TYPES[precision], max(operands, result)
+    moved = number.half_unit(result)
+    if not largest * HEADROOM <= number.largest:
+        why = f"{largest:.3g} comes within {HEADROOM:g} times of {number.largest:.3g}, the largest in {precision}"
+        return Choice("fp32", _finite(largest), _finite(result), why)
+    if name.rpartition(".")[2] in SCORES and moved > RESOLUTION:
+        why = f"{precision} rounds {result:.3g} by up to {moved:.2g} nats, more than {RESOLUTION:.2g}"
+        return Choice("fp32", _finite(largest), _finite(result), why)
+    return Choice(precision, _finite(largest), _finite(result), f"holds {largest:.3g}")
+
+
+def _finite(x: float) -> float | None:
+    return float(f"{x:.6g}") if math.isfinite(x) else None
+
+
+def _is_size(x: object) -> bool:
+    return x is None or (isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < math.inf)
+
+
+def _short(names: Iterable[str]) -> list[str]:
+    """The names, those of layers written once with N."""
+    return list(dict.fromkeys(".".join("N" if p.isdecimal() else p for p in n.split(".")) for n in names))
