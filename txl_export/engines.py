@@ -123,7 +123,8 @@ class EngineSpec:
     def to_dict(self) -> dict[str, Any]:
         """As in the manifest."""
         profiles = {p.name: {"min": [*p.min], "opt": [*p.opt], "max": [*p.max]} for p in self.profiles}
-        target = {"gpu": self.target.gpu, "compute_capabilities": [*self.target.capabilities]}
+        gpus = {"gpu": self.target.gpu, "compute_capabilities": [*self.target.capabilities]}
+        target = {**gpus, "label": self.target.label}
         rest = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         plain = {"aliases": dict(self.aliases), "products": dict(self.products)}
         return rest | plain | {"profiles": profiles, "target": target, "precision": self.precision, "key": self.key}

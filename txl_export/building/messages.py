@@ -20,7 +20,7 @@ _NODE = re.compile(r"\b((?:opening|layers\.\d+|heads)(?:\.[\w.@]+)?)/(\w+)")
 
 # What a user can do about what is said.
 _REMEDIES = (
-    (re.compile(r"Turing|SM75", re.IGNORECASE), "leave out sm75, or export in half precision"),
+    (re.compile(r"Turing|SM75", re.IGNORECASE), "leave out sm75, or export in fp16"),
     (re.compile(r"workspace", re.IGNORECASE), "give more with --workspace, or leave it out"),
     (re.compile(r"out of memory|alloc", re.IGNORECASE), "free some memory, or give less with --workspace"),
 )

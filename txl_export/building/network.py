@@ -8,13 +8,14 @@ from typing import Any
 
 from txl_export.bundle import GraphSpec, Manifest, TensorSpec
 from txl_export.errors import BuildError
+from txl_export.precision import JOINTS, MEMORY, TYPES, tensor_names
 
 # Plans hold kernels and padded copies beside the weights. Seen at 41M parameters in fp32: 13 to 15 MB, a
 # twelfth of the weights; at next to none: 3.6 MB. A plan in twice the asked precision passes neither.
 SPARE_SHARE, SPARE_BYTES = 0.25, 32 << 20
 
-# Types of numbers as the package and manifests name them, and as people do.
-PRECISION = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "float8": "fp8", "int4": "int4"}
+# Precisions by the names that their types have.
+PRECISION = {t.dtype: name for name, t in TYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,19 @@ def check_network(network: Network, manifest: Manifest, graph: GraphSpec, what: 
         BuildError: the first difference.
     """
     check_interface(network, manifest, graph, what)
-    products, precision = network.products, manifest.precision
-    if products and precision not in products:
-        found = ", ".join(f"{n} in {p}" for p, n in products.items())
-        raise BuildError(f"{what}: the bundle is {precision}, none of the matrix products is ({found}): export again")
+    asked, found = manifest.precision, network.products
+    if found and _asks(manifest) and asked not in found:
+        told = ", ".join(f"{n} in {p}" for p, n in found.items())
+        raise BuildError(f"{what}: the bundle is {asked}, none of its matrix products is ({told}): export again")
+    strange = [p for p in found if p not in (asked, "fp32")]
+    if strange:
+        raise BuildError(f"{what}: the bundle is {asked}, {found[strange[0]]} matrix products are in {strange[0]}")
+
+
+def _asks(manifest: Manifest) -> bool:
+    """Whether the policy leaves any product in the bundle's precision: overrides may keep all in fp32."""
+    products = (n for n in tensor_names(manifest.config.n_layer) if n not in (*JOINTS, MEMORY))
+    return any(manifest.policy.of(name) == manifest.precision for name in products)
 
 
 def check_interface(network: Network, manifest: Manifest, graph: GraphSpec, what: str) -> None:

@@ -44,8 +44,19 @@ class Built:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dict."""
-        graph = {"segment": str(self.graph.segment), "head": self.graph.head}
-        return {**self.engine.to_dict(), **graph, "bytes": self.bytes, "new": self.new}
+        return {**described(self.engine, self.graph, self.bytes), "new": self.new}
+
+
+def described(engine: EngineSpec, graph: GraphSpec, nbytes: int) -> dict[str, Any]:
+    """An engine with what it is for, JSON-ready.
+
+    Args:
+        engine: as the manifest has it.
+        graph: the graph that it was built from.
+        nbytes: size of its file.
+    """
+    about = {"segment": str(graph.segment), "head": graph.head, "for": describe(engine.target), "bytes": nbytes}
+    return {**engine.to_dict(), **about}
 
 
 @dataclass(frozen=True)

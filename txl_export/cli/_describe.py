@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from txl_export.building.targets import describe as describe_target
+from txl_export.building.run import described
 from txl_export.bundle import Bundle
 from txl_export.checkpoints import detect_origin
 from txl_export.cli._options import HEAD, LAYOUT, PRECISION, SEGMENT_LENS, Reading, is_bundle
 from txl_export.config import Dialect, ModelConfig, apply_overrides
 from txl_export.cost import COSTED_LAYOUTS, body_parameters, export_bytes, token_cost
-from txl_export.engines import EngineSpec
 from txl_export.errors import ConfigError, InputError
 from txl_export.named_configs import config_names, named_config
 from txl_export.segments import covering, parse_segments
@@ -78,6 +77,7 @@ def _bundle(bundle: Bundle, mem_lens: tuple[int, ...]) -> dict[str, Any]:
     m = bundle.manifest
     value = m.to_dict()
     judge = bundle.judge_path
+    graphs = {g.file: g for g in m.graphs}
     return {
         "kind": "bundle",
         "path": str(bundle.path),
@@ -85,7 +85,7 @@ def _bundle(bundle: Bundle, mem_lens: tuple[int, ...]) -> dict[str, Any]:
         "vocabulary": bundle.vocab.kind if bundle.vocab else None,
         "graphs": [{k: g[k] for k in ("file", "segment", "head")} for g in value["graphs"]],
         "states": value["states"],
-        "engines": [_engine(bundle, e) for e in m.engines],
+        "engines": [described(e, graphs[e.graph], m.files[e.file]["bytes"]) for e in m.engines],
         "bytes": sum(f["bytes"] for f in m.files.values()),
         "judge": {
             "origin": m.judge.get("origin"),
@@ -95,12 +95,6 @@ def _bundle(bundle: Bundle, mem_lens: tuple[int, ...]) -> dict[str, Any]:
         "versions": dict(m.versions),
         **_model(m.config, m.dialect, {*mem_lens, m.mem_len}),
     }
-
-
-def _engine(bundle: Bundle, engine: EngineSpec) -> dict[str, Any]:
-    graph = next(g for g in bundle.manifest.graphs if g.file == engine.graph)
-    about = {"segment": str(graph.segment), "head": graph.head, "for": describe_target(engine.target)}
-    return {**engine.to_dict(), **about, "bytes": bundle.manifest.files[engine.file]["bytes"]}
 
 
 def _model(config: ModelConfig, dialect: Dialect, mem_lens: Iterable[int]) -> dict[str, Any]:

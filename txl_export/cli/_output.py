@@ -65,19 +65,6 @@ def print_fields(fields: dict[str, object]) -> None:
     console().print(table)
 
 
-def batch(engine: dict[str, Any]) -> str:
-    """The batch sizes of an engine, as `build --batch` takes them."""
-    first = next(iter(engine["profiles"].values()))
-    return ":".join(str(first[k][0]) for k in ("min", "opt", "max"))
-
-
-def products(by_type: dict[str, int]) -> str:
-    """Matrix products by type: "fp16", or "fp16 (26), fp32 (2)"."""
-    if len(by_type) == 1:
-        return next(iter(by_type))
-    return ", ".join(f"{p} ({n})" for p, n in sorted(by_type.items(), key=lambda item: -item[1])) or "none"
-
-
 @contextlib.contextmanager
 def progress(unit: str = "") -> Iterator[Report]:
     """A bar on stderr that leaves nothing behind; where stderr is no terminal, nothing at all.

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from txl_export.cli._engines import print_engines
 from txl_export.cli._options import NAMES, examples, json_option
-from txl_export.cli._output import batch, print_json, print_table, products, progress
-from txl_export.units import parse_bytes, si
+from txl_export.cli._output import print_json, progress
+from txl_export.units import parse_bytes
 
 # `txl_export.building.BATCH`, which cannot be read here without importing numpy; a test compares them.
 BATCH = "1:1:8"
@@ -77,17 +78,4 @@ def command(bundle: Path, as_json: bool, **options: Any) -> None:
     if as_json:
         print_json(result.to_dict())
     else:
-        _print(result.to_dict())
-
-
-def _print(result: dict[str, Any]) -> None:
-    total = si(sum(e["bytes"] for e in result["engines"]), "B")
-    title = f"{result['bundle']}: {result['backend']} {result['version']}, {result['for']}, {total}"
-    columns = ("engine", "head", "tokens per call", "batch", "products in", "size", "seconds")
-    print_table(title, columns, map(_row, result["engines"]), left=5)
-
-
-def _row(engine: dict[str, Any]) -> tuple[str, ...]:
-    names = tuple(engine[k] for k in ("file", "head", "segment"))
-    took = f"{engine['seconds']:.1f}" if engine["new"] else "up to date"
-    return *names, batch(engine), products(engine["products"]), si(engine["bytes"], "B"), took
+        print_engines(result.to_dict()["engines"])

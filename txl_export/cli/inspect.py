@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from txl_export.cli._engines import print_engines
 from txl_export.cli._options import INTS, Reading, checkpoint_options, examples, json_option
-from txl_export.cli._output import batch, print_fields, print_json, print_table, products
+from txl_export.cli._output import print_fields, print_json, print_table
 from txl_export.units import si
 
 EXAMPLES = examples(
@@ -42,8 +43,7 @@ def command(target: str, mem_lens: tuple[int, ...], reading: Reading, as_json: b
     if "graphs" in found:
         rows = [(g["file"], g["head"], g["segment"]) for g in found["graphs"]]
         print_table("Graphs", ("file", "head", "tokens per call"), rows, left=2)
-    if found.get("engines"):
-        _print_engines(found["engines"])
+    print_engines(found.get("engines", ()))
     _print_costs(found)
     if "export" in found:
         _print_export(found["export"])
@@ -89,15 +89,6 @@ def _model_fields(found: dict[str, Any]) -> dict[str, object]:
         "dialect": _pairs(found["dialect"]),
         "parameters": f"{si(p['total'])}, {si(p['without_embedding_and_softmax'])} without embedding and softmax",
     }
-
-
-def _print_engines(engines: list[dict[str, Any]]) -> None:
-    columns = ("engine", "for", "by", "batch", "products in", "size")
-    rows = [
-        (e["file"], e["for"], f"{e['package']} {e['version']}", batch(e), products(e["products"]), si(e["bytes"], "B"))
-        for e in engines
-    ]
-    print_table("Engines", columns, rows, left=5)
 
 
 def _print_costs(found: dict[str, Any]) -> None:
