@@ -96,18 +96,23 @@ def check_interface(network: Network, manifest: Manifest, graph: GraphSpec, what
 
 def _check_tensors(kind: str, found: Iterable[TensorSpec], expected: Iterable[TensorSpec], what: str) -> None:
     """Order is the graph's, but engines have their own: only names count."""
-    there = {t.name: t for t in found}
-    wanted = {t.name: _symbolic(t) for t in expected}
+    there, wanted = {t.name: t for t in found}, {t.name: t for t in expected}
     for name in [*wanted, *there]:
-        if there.get(name) != wanted.get(name):
+        if not _agree(there.get(name), wanted.get(name), kind == "output"):
             raise BuildError(
                 f"{what}: {kind} {name} is {_told(there.get(name))}, the manifest says {_told(wanted.get(name))}: "
                 "export again"
             )
 
 
-def _symbolic(tensor: TensorSpec) -> TensorSpec:
-    return TensorSpec(tensor.name, tensor.dtype, tuple(-1 if isinstance(n, str) else n for n in tensor.shape))
+def _agree(found: TensorSpec | None, expected: TensorSpec | None, inferred: bool) -> bool:
+    """Whether names, types and shapes agree; shapes that are inferred may leave open what the manifest knows."""
+    if found is None or expected is None:
+        return False
+    shape = tuple(-1 if isinstance(n, str) else n for n in expected.shape)
+    if inferred and len(found.shape) == len(shape):
+        shape = tuple(-1 if f == -1 else e for f, e in zip(found.shape, shape, strict=True))
+    return (found.dtype, found.shape) == (expected.dtype, shape)
 
 
 def _told(tensor: TensorSpec | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from txl_export.bundle import MANIFEST, Bundle, file_entry
@@ -110,13 +110,21 @@ def commit(bundle: Bundle, identity: Identity, built: Sequence[tuple[EngineSpec,
         engines=tuple(sorted([*(e for e in m.engines if e.slot not in slots), *(e for e, _ in built)], key=_order)),
         files={name: entry for name, entry in m.files.items() if name not in replaced} | entries,
     )
-    with disk_errors(folder):
-        for engine, file in built:
-            file.replace(folder / engine.file)
-    write_json(folder / MANIFEST, new.to_dict())
-    for name in replaced:
-        (folder / name).unlink(missing_ok=True)
+    try:
+        with disk_errors(folder):
+            for engine, file in built:
+                file.replace(folder / engine.file)
+        write_json(folder / MANIFEST, new.to_dict())
+    finally:
+        _forget(folder, replaced | set(entries))
     return Bundle(folder, new)
+
+
+def _forget(folder: Path, names: Iterable[str]) -> None:
+    """Remove those of some files that the manifest does not name, whichever manifest it is by now."""
+    kept = read_json(folder / MANIFEST, BundleError)["files"]
+    for name in set(names) - set(kept):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _order(engine: EngineSpec) -> tuple[str, str, str]:
