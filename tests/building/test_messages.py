@@ -11,14 +11,14 @@ CUDA = (
     "/_src/common/dispatch/checkMacros.cpp:250 (cudaError 35: CUDA driver version is insufficient))"
 )
 MIXED = (
-    "Invalid Node - layers.0.attention/mm\nITensor::getDimensions: Error Code 4: API Usage Error (layers.0.attention/mm: "
-    "IMatrixMultiplyLayer must have same input types. `A` is of type Float and `B` is of type Half. In validateTypes at "
-    f"/_src/optimizer/common/nodes/matrixMultiplyNode.cpp:38)\n{CUDA}"
+    "Invalid Node - layers.0.attention/mm\nITensor::getDimensions: Error Code 4: API Usage Error "
+    "(layers.0.attention/mm: IMatrixMultiplyLayer must have same input types. `A` is of type Float and `B` is of type "
+    f"Half. In validateTypes at /_src/optimizer/common/nodes/matrixMultiplyNode.cpp:38)\n{CUDA}"
 )
 TURING = (
-    "IBuilder::buildSerializedNetwork: Error Code 1: Myelin ([pass.cpp:337: check_turing_op_compatibility] Cannot compile "
-    "operation 'layers.0.attention/node_linear' for Turing (SM75): FP32 GEMM is not supported. In compileGraph at "
-    "/_src/optimizer/myelin/codeGenerator.cpp:2012)"
+    "IBuilder::buildSerializedNetwork: Error Code 1: Myelin ([pass.cpp:337: check_turing_op_compatibility] "
+    "Cannot compile operation 'layers.0.attention/node_linear' for Turing (SM75): FP32 GEMM is not supported. "
+    "In compileGraph at /_src/optimizer/myelin/codeGenerator.cpp:2012)"
 )
 SEEN = [
     (MIXED, "IMatrixMultiplyLayer must have same input types. `A` is of type Float and `B` is of type Half."),
@@ -30,6 +30,11 @@ SEEN = [
         "IBuilder::buildSerializedNetwork: Error Code 4: API Usage Error (Dynamic input tensor key_00 is missing "
         "dimensions in profile 0. In validate at /_src/optimizer/api/network.cpp:4046)",
         "Dynamic input tensor key_00 is missing dimensions in profile 0.",
+    ),
+    (
+        "IRuntime::deserializeCudaEngine: Error Code 1: Cuda Runtime (In ScopedCudaStream at "
+        "/_src/common/dispatch/cudaResources.cpp:25 (cudaError 35: CUDA driver version is insufficient))",
+        "cudaError 35: CUDA driver version is insufficient",
     ),
     (f"{CUDA}\nsomething else", "something else"),
     ("plain words", "plain words"),

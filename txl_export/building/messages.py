@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterable
 
 # In what the library wraps its causes: function, kind of error, place in its own sources.
-_WRAPPER = re.compile(r"^[\w:]+: Error Code \d+: [^(]*\((.*)\)\s*$", re.DOTALL)
+_WRAPPERS = (
+    re.compile(r"^[\w:]+: Error Code \d+: [^(]*\((.*)\)\s*$", re.DOTALL),
+    re.compile(r"^In \w+ at \S+:\d+ \((.*)\)\s*$", re.DOTALL),
+)
 _NOISE = (
     (re.compile(r"\s*In \w+ at /?\S+:\d+\)*$"), ""),
     (re.compile(r"\[?\w+\.(?:cpp|h|hpp):\d+: \w+\]\s*"), ""),
@@ -35,10 +38,13 @@ def cause(lines: Iterable[str]) -> str:
 
 def _clean(line: str) -> str:
     line = line.strip()
+    for wrapper in _WRAPPERS:
+        wrapped = wrapper.match(line)
+        if wrapped:
+            return _clean(wrapped[1])
     for pattern, instead in _NOISE:
         line = pattern.sub(instead, line)
-    wrapped = _WRAPPER.match(line if line.endswith(")") else f"{line})")
-    return _clean(wrapped[1]) if wrapped else line.strip()
+    return line.strip()
 
 
 def remedy(told: str) -> str | None:

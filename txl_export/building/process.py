@@ -81,9 +81,10 @@ class BuilderProcess:
         message = {"do": "build", "options": options, "plan": str(plan.resolve())}
         return float(self._ask(message, f"building {what}", progress)["seconds"])
 
-    def inspect(self, plan: Path) -> Network:
+    def inspect(self, plan: Path, what: str) -> Network:
         """Load what was built, which needs a GPU; raises BuildError where it cannot be."""
-        return Network.from_dict(self._ask({"do": "inspect", "plan": str(plan.resolve())}, f"loading {plan.name}"))
+        message = {"do": "inspect", "plan": str(plan.resolve())}
+        return Network.from_dict(self._ask(message, f"loading the engine of {what}"))
 
     def close(self) -> None:
         """End the process, whatever it is doing: it has nothing to lose."""

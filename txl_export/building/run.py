@@ -229,7 +229,7 @@ class _Build:
         )
         check_size(file.stat().st_size, network, what)
         if any(runs_on(self.target, device) for device in self.devices[:1]):
-            check_interface(self.process.inspect(file), m, graph, f"the engine of {what}")
+            check_interface(self.process.inspect(file, graph.file), m, graph, f"the engine of {what}")
         return dataclasses.replace(planned, products=dict(network.products), seconds=round(seconds, 3))
 
     def _options(self, planned: EngineSpec) -> dict[str, Any]:
