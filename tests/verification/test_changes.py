@@ -58,8 +58,8 @@ def test_calls_are_those_of_a_session() -> None:
     from tests.helpers import tiny_config
     from txl_export.heads import head_spec
     from txl_export.segments import SegmentRange
-    from txl_export.verification.bisection.calls import calls
     from txl_export.tokens import Tokens
+    from txl_export.verification.bisection.calls import calls
 
     config = tiny_config(same_length=True)
     info = SimpleNamespace(segments=(SegmentRange(1, 1), SegmentRange(4, 4)), config=config)
