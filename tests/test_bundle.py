@@ -11,7 +11,7 @@ import pytest
 from tests.bundles import MODELS, checkpoint_of, one_line
 from tests.helpers import random_ids, tiny_config
 from txl_export import export
-from txl_export.bundle import CHECKPOINT, INITIAL, MANIFEST, WEIGHTS, Bundle, Manifest, digest, file_entry
+from txl_export.bundle import CHECKPOINT, INITIAL, MANIFEST, SCHEMA, WEIGHTS, Bundle, Manifest, digest, file_entry
 from txl_export.checkpoints import Checkpoint, load_checkpoint, native
 from txl_export.errors import BundleError, EnvironmentMismatch, ExportError, TxlError
 from txl_export.graphs import export as export_module
@@ -68,7 +68,7 @@ def test_manifest_round_trip(exported, key):
 def test_manifest_says_what_a_server_needs(exported):
     written = json.loads((exported("stepping", "kv", (1, 8)).path / MANIFEST).read_text())
     assert written["mem_len"] == 12 and written["segment_len"] == 8 and written["start_position"] == 0
-    assert written["max_batch"] == 4096 and written["precision"] == "fp32" and written["schema"] == 1
+    assert written["max_batch"] == 4096 and written["precision"] == "fp32" and written["schema"] == SCHEMA
     assert [g["segment"] for g in written["graphs"]] == ["1", "8", "1-8"]
     key = next(s for s in written["states"] if s["input"] == "key_01")
     assert key == {"input": "key_01", "output": "new_key_01", "bytes_per_stream": 2 * 12 * 6 * 4}
@@ -104,7 +104,7 @@ def set_(*path_and_value):
 
 
 EDITS = {
-    "newer schema": (set_("schema", 2), "update txl-export"),
+    "newer schema": (set_("schema", SCHEMA + 1), "update txl-export"),
     "no schema": (lambda m: m.pop("schema"), "schema"),
     "another format": (set_("format", "other"), "not the manifest"),
     "M": (set_("mem_len", 13), "edited"),
@@ -138,7 +138,11 @@ EDITS = {
     "segment_len beyond": (set_("segment_len", 9), "export again"),
     "segment_len 0": (set_("segment_len", 0), "export again"),
     "max_batch as text": (set_("max_batch", "many"), "export again"),
-    "precision": (set_("precision", "fp8"), "fp8"),
+    "precision": (set_("precision", "fp16"), "edited"),
+    "unknown precision": (set_("policy", "precision", "fp8"), "fp8"),
+    "policy no object": (set_("policy", 3), "export again"),
+    "precision of a tensor": (set_("policy", "choices", {"logits": {"precision": "fp16"}}), "logits"),
+    "largest no number": (set_("policy", "choices", {"logits": {"precision": "fp32", "largest": "x"}}), "export again"),
     "top_k": (set_("top_k", 0), "export again"),
     "judge no object": (set_("judge", 3), "export again"),
 }

@@ -35,12 +35,15 @@ class NumberType:
         bytes: per number.
         largest: the largest finite number.
         mantissa: bits after the leading one.
+        resolution: what rounding may move a score or logit by, in nats. Operands are rounded too, so a type of
+            fewer bits is allowed more: keeping the product alone in fp32 would not buy back what they lost.
     """
 
     dtype: str
     bytes: int
     largest: float
     mantissa: int
+    resolution: float
 
     def half_unit(self, x: float) -> float:
         """How far rounding moves a number of the size of x at most: half a unit in the last place."""
@@ -49,9 +52,9 @@ class NumberType:
 
 # One line per precision. The largest of each as IEEE 754 and the bfloat16 format define them.
 TYPES = {
-    "fp32": NumberType("float32", 4, 3.4028234663852886e38, 23),
-    "fp16": NumberType("float16", 2, 65504.0, 10),
-    "bf16": NumberType("bfloat16", 2, 3.3895313892515355e38, 7),
+    "fp32": NumberType("float32", 4, 3.4028234663852886e38, 23, 1 / 64),
+    "fp16": NumberType("float16", 2, 65504.0, 10, 1 / 64),
+    "bf16": NumberType("bfloat16", 2, 3.3895313892515355e38, 7, 1 / 8),
 }
 PRECISIONS = tuple(TYPES)
 JOINTS = ("residual", "norm", "softmax", "log_softmax")
@@ -62,8 +65,6 @@ SCORES = ("content", "positions", "logits")
 
 # A calibration text does not hold the largest value there is: what it shows may grow by this factor.
 HEADROOM = 8.0
-# What rounding may move a score or logit by, in nats.
-RESOLUTION = 1 / 64
 
 
 def itemsize(dtype: str) -> int:
@@ -161,9 +162,23 @@ class PrecisionPolicy:
                 choices[name] = dataclasses.replace(was, precision=precision, why="overridden")
         return dataclasses.replace(self, choices=choices)
 
-    def in_fp32(self) -> list[str]:
-        """Names that stay in fp32 though their kind is in half where calibration allows it."""
-        return [n for n, c in self.choices.items() if c.precision == "fp32" and n not in JOINTS]
+    def describe(self) -> list[str]:
+        """For people, a line each: how it was chosen, and which products are not in the policy's precision."""
+        if self.precision == "fp32":
+            return []
+        how = f"chosen on {self.calibration}" if self.calibration else "not calibrated"
+        joints = ", ".join(f"{n} {self.of(n)}" for n in (MEMORY, *JOINTS))
+        return [f"{self.precision}, {how}; {joints}", *map(self._exception, _by_kind(self._in_fp32()))]
+
+    def _in_fp32(self) -> list[str]:
+        """Products that stay in fp32."""
+        return [n for n, c in self.choices.items() if c.precision == "fp32" and n not in (*JOINTS, MEMORY)]
+
+    def _exception(self, names: list[str]) -> str:
+        worst = max((self.choices[n] for n in names), key=lambda c: c.largest or 0.0)
+        layers = [n.split(".")[1] for n in names if n.startswith("layers.")]
+        where = f" of layers {', '.join(layers)}" if layers else ""
+        return f"fp32: {names[0].rpartition('.')[2]}{where}: {worst.why}"
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dict that `from_dict` takes back."""
@@ -196,8 +211,8 @@ def choose(name: str, precision: str, operands: float, result: float) -> Choice:
     if not largest * HEADROOM <= number.largest:
         why = f"{largest:.3g} comes within {HEADROOM:g} times of {number.largest:.3g}, the largest in {precision}"
         return Choice("fp32", _finite(largest), _finite(result), why)
-    if name.rpartition(".")[2] in SCORES and moved > RESOLUTION:
-        why = f"{precision} rounds {result:.3g} by up to {moved:.2g} nats, more than {RESOLUTION:.2g}"
+    if name.rpartition(".")[2] in SCORES and moved > number.resolution:
+        why = f"{precision} rounds {result:.3g} by up to {moved:.2g} nats, more than {number.resolution:.2g}"
         return Choice("fp32", _finite(largest), _finite(result), why)
     return Choice(precision, _finite(largest), _finite(result), f"holds {largest:.3g}")
 
@@ -208,6 +223,14 @@ def _finite(x: float) -> float | None:
 
 def _is_size(x: object) -> bool:
     return x is None or (isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < math.inf)
+
+
+def _by_kind(names: Iterable[str]) -> list[list[str]]:
+    """Names grouped by the product they name, layers together."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(name.rpartition(".")[2], []).append(name)
+    return list(kinds.values())
 
 
 def _short(names: Iterable[str]) -> list[str]:

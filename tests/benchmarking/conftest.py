@@ -17,6 +17,7 @@ from txl_export.benchmarking import limits, process
 from txl_export.bundle import INITIAL, MANIFEST, WEIGHTS, GraphSpec, Manifest, file_entry
 from txl_export.checkpoints import native
 from txl_export.files import write_json
+from txl_export.precision import PrecisionPolicy
 from txl_export.segments import SegmentRange
 from txl_export.vocabulary import ByteVocabulary
 
@@ -73,7 +74,7 @@ def hollow_bundle(tmp_path: Path, checkpoint: Path) -> Callable[..., Path]:
         for file in (WEIGHTS, INITIAL, *(g.file for g in graphs)):
             (path / file).write_bytes(b"hollow")
         usual: dict[str, Any] = {
-            "layout": "kv", "precision": "fp32", "mem_len": 6, "segment_len": graphs[0].segment.hi, "top_k": 5,
+            "layout": "kv", "policy": PrecisionPolicy(), "mem_len": 6, "segment_len": graphs[0].segment.hi, "top_k": 5,
             "max_batch": 64, "judge": {"path": "../checkpoint", "origin": "native", "overrides": {}},
         }  # fmt: skip
         manifest = Manifest(config=loaded.config, dialect=loaded.dialect, graphs=graphs, **usual | fields)

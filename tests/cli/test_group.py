@@ -142,7 +142,7 @@ def test_ctrl_c_ends_as_shells_expect(failing: Any):
 
 
 # Options under another name than the argument, or none at all in the API.
-RENAMED = {"text_file": "text", "ids_file": "ids", "seed": "random", "heads": "head"}
+RENAMED = {"text_file": "text", "ids_file": "ids", "seed": "random", "heads": "head", "calibration_file": "calibration"}
 
 
 def defaults(name: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What `export` refuses before it traces anything."""
 
+import numpy as np
 import pytest
 
 from tests.bundles import checkpoint_of, one_line
@@ -11,7 +12,13 @@ from txl_export.errors import ConfigError, InputError
     "arguments, error, says",
     [
         ({"layout": "paged"}, ConfigError, "hidden, kv"),
-        ({"precision": "fp8"}, InputError, "fp32"),
+        ({"precision": "fp8"}, InputError, "fp32, fp16, bf16"),
+        ({"precision": "fp16", "memory_precision": "bf16"}, InputError, "memory cannot be in 'bf16'"),
+        ({"precision": "fp16", "tensors": {"layers.*.W_9": "fp32"}}, InputError, "W_9"),
+        ({"precision": "fp16", "tensors": {"logits": "fp8"}}, InputError, "fp32 or fp16"),
+        ({"calibration": b"text"}, InputError, "fp32 needs no calibration"),
+        ({"precision": "fp16", "calibration": b"text"}, InputError, "no vocabulary"),
+        ({"precision": "fp16", "calibration": np.array([1, 2, 99, 4] * 4)}, InputError, "99"),
         ({"head": "probs"}, InputError, "log_probs"),
         ({"head": ()}, InputError, "log_probs"),
         ({"mem_len": -1}, InputError, "mem_len is -1"),

@@ -158,7 +158,7 @@ def test_batch_size_may_be_numpys(stepping):
     [
         ({"mem_len": 13}, "13.*holds 12.*export again"),
         ({"mem_len": 6}, "6.*holds 12"),
-        ({"backend": "tensorflow"}, "onnxruntime, eager"),
+        ({"backend": "tensorflow"}, "onnxruntime, typed"),
         ({"backend": "eager"}, "checkpoint"),
         ({"threads": 0}, "threads is 0"),
     ],

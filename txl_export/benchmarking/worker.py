@@ -31,7 +31,9 @@ class Job:
         self.info, self.session = self.engine.info, self.engine.session(self.B)
         for length in set(plan_segment(self.L, self.info.segments, self.info.config.same_length)):
             self.engine.model.prepare(self.head, length)
-        self.memory_bytes = memory_bytes(self.info.layout, self.info.config, self.info.mem_len)
+        self.memory_bytes = memory_bytes(
+            self.info.layout, self.info.config, self.info.mem_len, self.info.memory_dtype
+        )
         self.rng = np.random.default_rng(0)
         # One buffer for all answers, so that no sample pays for fresh pages (head `top_k` takes none).
         self.out: np.ndarray | None = None
@@ -56,7 +58,7 @@ class Job:
         info, state = self.info, self.session._streams.state()
         for spec in state_specs(info.layout, info.config, info.mem_len):
             rows = self.rng.standard_normal((self.B, *spec.shape), dtype=np.float32)
-            state[spec.input] = rows.astype(spec.dtype, copy=False)
+            state[spec.input] = rows.astype(state[spec.input].dtype, copy=False)
         if "filled" in state:  # of backends whose tensors grow with the memory
             state["filled"] = np.full_like(state["filled"], info.mem_len)
         state["positions"] = np.full_like(state["positions"], info.start + info.mem_len)

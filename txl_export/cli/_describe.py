@@ -81,7 +81,7 @@ def _bundle(bundle: Bundle, mem_lens: tuple[int, ...]) -> dict[str, Any]:
     return {
         "kind": "bundle",
         "path": str(bundle.path),
-        **{k: value[k] for k in ("schema", "layout", "precision", "mem_len", "segment_len", "max_batch")},
+        **{k: value[k] for k in ("schema", "layout", "precision", "policy", "mem_len", "segment_len", "max_batch")},
         "vocabulary": bundle.vocab.kind if bundle.vocab else None,
         "graphs": [{k: g[k] for k in ("file", "segment", "head")} for g in value["graphs"]],
         "states": value["states"],

@@ -44,6 +44,22 @@ class CommaList(click.ParamType[Any]):
         return "1,64" if self.kind is int else "a,b"
 
 
+class NamedValues(click.ParamType[Any]):
+    """NAME=VALUE pairs separated by commas, as a dict."""
+
+    name = "name=value,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:
+        """Split at commas and equals signs; a usage error for anything else."""
+        if isinstance(value, dict):
+            return value
+        pairs = [part.partition("=") for part in str(value).split(",")]
+        if not all(key.strip() and eq and given.strip() for key, eq, given in pairs):
+            self.fail(f"{value!r} is no list of NAME=VALUE, such as logits=fp32,layers.*.content=fp32", param, ctx)
+        return {key.strip(): given.strip() for key, _, given in pairs}
+
+
+NAMED_VALUES = NamedValues()
 INTS = CommaList(int, "whole numbers")
 NAMES = CommaList(str, "names")
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from txl_export.cli._files import read_ids, read_text
 from txl_export.cli._options import (
     HEAD,
     LAYOUT,
+    NAMED_VALUES,
     NAMES,
     PRECISION,
     SEGMENT_LENS,
@@ -24,12 +26,15 @@ from txl_export.cli._output import print_json, print_table, progress
 from txl_export.units import si
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from txl_export.bundle import Bundle
 
 EXAMPLES = examples(
     "export models/stdlib-bytes -o engines/stdlib-bytes",
     "export models/stdlib-bytes -o engines/long --mem-len 1600 --segment-lens 1,16,1-64",
     "export models/stdlib-bytes -o engines/heads --head log_probs --head target,top_k@last --top-k 10",
+    "export models/stdlib-bytes -o engines/half --precision fp16 --calibration README.md",
     "export models/stdlib-bytes -o engines/even --same-length --clamp-len 400 --keep-checkpoint",
 )
 
@@ -45,7 +50,22 @@ EXAMPLES = examples(
     help="A graph for each: a number of tokens, or a range such as 1-64.",
 )
 @click.option("--layout", default=LAYOUT, metavar="hidden|kv", help="What the memory tensors hold.")
-@click.option("--precision", default=PRECISION, metavar="fp32", help="Type of the graphs' numbers.")
+@click.option("--precision", default=PRECISION, metavar="fp32|fp16|bf16", help="Type of products and memory.")
+@click.option("--memory-precision", metavar="fp32|fp16|bf16", help="Type of the memory tensors alone.")
+@click.option(
+    "--tensors",
+    type=NAMED_VALUES,
+    help="Precision by name, such as logits=fp32,layers.*.content=fp32; inspect lists the names and why each"
+    " has its precision.",
+)
+@click.option(
+    "--calibration",
+    "calibration_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Text, or token ids as .npy, on which a half precision chooses what must stay in fp32; random tokens"
+    " when not given.",
+)
 @click.option(
     "--head",
     "heads",
@@ -70,24 +90,31 @@ def command(
     checkpoint: Path,
     out_dir: Path,
     heads: tuple[tuple[str, ...], ...],
+    calibration_file: Path | None,
     reading: Reading,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Export a checkpoint as a bundle of ONNX graphs with the memory as inputs and outputs.
 
-    An existing bundle is replaced once the new one is complete.
+    An existing bundle is replaced once the new one is complete. In fp16 and bf16 the residual stream,
+    LayerNorm and softmax stay in fp32, and so does every product whose numbers are too large for the type.
     """
     import txl_export
 
     loaded = reading.load(checkpoint)
     with progress() as report:
         head = [name for group in heads for name in group]
-        bundle = txl_export.export(loaded, out_dir, head=head, progress=report, **options)
+        calibration = None if calibration_file is None else _calibration(calibration_file)
+        bundle = txl_export.export(loaded, out_dir, head=head, calibration=calibration, progress=report, **options)
     if as_json:
         print_json(_summary(bundle))
     else:
         _print(bundle, options["segment_lens"])
+
+
+def _calibration(path: Path) -> bytes | np.ndarray:
+    return read_ids(path, max_rank=2) if path.suffix == ".npy" else read_text(path)
 
 
 def _summary(bundle: Bundle) -> dict[str, Any]:
@@ -96,6 +123,7 @@ def _summary(bundle: Bundle) -> dict[str, Any]:
         "bundle": str(bundle.path),
         "layout": m.layout,
         "precision": m.precision,
+        "policy": m.policy.to_dict(),
         "mem_len": m.mem_len,
         "segment_len": m.segment_len,
         "heads": list(m.heads),
@@ -117,9 +145,12 @@ def _print(bundle: Bundle, asked: Sequence[str]) -> None:
     total = si(summary["bytes"], "B")
     title = f"{bundle.path}: M = {m.mem_len}, layout {m.layout}, {m.precision}, {total}"
     print_table(title, ("file", "head", "tokens per call", "size"), rows, left=3)
+    for line in m.policy.describe():
+        click.echo(line)
     wanted = set(parse_segments(asked))
     for segment in sorted({g.segment for g in m.graphs} - wanted):
         click.echo(
             f"{segment} was added: without same_length, feeds of lengths between the others need it (--no-cover)"
         )
-    click.echo(f"next: txl-export verify {bundle.path}")
+    half = "" if m.precision == "fp32" else " --backend typed --text FILE"
+    click.echo(f"next: txl-export verify {bundle.path}{half}")

@@ -40,6 +40,8 @@ def command(target: str, mem_lens: tuple[int, ...], reading: Reading, as_json: b
     print_fields(about | _model_fields(found))
     for note in found.get("notes", ()):
         click.echo(f"note: {note}")
+    if "policy" in found:
+        _print_policy(found["policy"])
     if "graphs" in found:
         rows = [(g["file"], g["head"], g["segment"]) for g in found["graphs"]]
         print_table("Graphs", ("file", "head", "tokens per call"), rows, left=2)
@@ -47,6 +49,16 @@ def command(target: str, mem_lens: tuple[int, ...], reading: Reading, as_json: b
     _print_costs(found)
     if "export" in found:
         _print_export(found["export"])
+
+
+def _print_policy(policy: dict[str, Any]) -> None:
+    from txl_export.precision import PrecisionPolicy
+
+    for line in PrecisionPolicy.from_dict(policy).describe():
+        click.echo(line)
+    rows = [(n, c["precision"], c["largest"] or "", c["why"]) for n, c in policy["choices"].items()]
+    if rows:
+        print_table("Precision by tensor", ("tensor", "precision", "largest", "why"), rows, left=2)
 
 
 def _source_fields(found: dict[str, Any]) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,32 +11,36 @@ import torch
 from torch import Tensor, nn
 
 from txl_export.bundle import GraphSpec, Manifest
+from txl_export.checkpoints import Checkpoint
+from txl_export.errors import InputError
 from txl_export.graphs.layouts import PROJECTIONS
 from txl_export.graphs.model import SegmentGraph
 from txl_export.graphs.typed import Product
 from txl_export.precision import MEMORY, Choice, PrecisionPolicy, choose
 from txl_export.reference import TransformerXL
 from txl_export.segments import SegmentRange
+from txl_export.tokens import Tokens
+from txl_export.tokens import choose as choose_tokens
 
 Progress = Callable[[int, int], None]
+
+# A run: streams, and segments beyond those that fill the memory.
+STREAMS, SEGMENTS = 4, 8
 
 
 def calibrate(
     model: TransformerXL,
     manifest: Manifest,
-    precision: str,
-    ids: np.ndarray,
-    source: str,
+    tokens: Tokens,
     progress: Progress | None = None,
 ) -> PrecisionPolicy:
     """Choose which products and whether the memory may be in a half precision.
 
     Args:
         model: the reference.
-        manifest: of the bundle to be; layout, M and segment length are what is run.
-        precision: "fp16" or "bf16".
-        ids: tokens, int64 [B, n]; n beyond M fills the memory.
-        source: where they come from, for the record.
+        manifest: of the bundle to be; layout, M and segment length are what is run, its precision is what the
+            numbers must fit in.
+        tokens: what to run; beyond M tokens per stream the memory is full.
         progress: called with (segments done, segments in all).
 
     Returns:
@@ -45,10 +49,31 @@ def calibrate(
     largest = _Largest()
     graph = _float32_graph(model, manifest)
     with torch.inference_mode(), largest.watching(graph):
-        for states in _run(graph, model, manifest, ids, progress):
+        for states in _run(graph, model, manifest, tokens.ids, progress):
             largest.see(MEMORY, [t for layer in states for t in layer], [])
-    tokens = f"{source}, {ids.size} tokens"
-    return PrecisionPolicy(precision, dict(largest.choices(precision)), tokens)
+    B, n = tokens.ids.shape
+    choices = largest.choices(manifest.precision)
+    return PrecisionPolicy(manifest.precision, choices, f"{tokens.source}, {B} streams of {n} tokens")
+
+
+def calibration_tokens(
+    checkpoint: Checkpoint, manifest: Manifest, given: bytes | np.ndarray | PrecisionPolicy | None
+) -> Tokens | None:
+    """What to calibrate on: enough to fill the memory and go on; None where nothing is left to choose.
+
+    Raises:
+        InputError: something given for fp32, a text without a vocabulary, or too few tokens.
+    """
+    if isinstance(given, PrecisionPolicy):
+        return None
+    if manifest.precision == "fp32":
+        if given is not None:
+            raise InputError("precision fp32 needs no calibration: leave it out, or ask for fp16 or bf16")
+        return None
+    length = manifest.mem_len + SEGMENTS * manifest.segment_len
+    text, ids = (given, None) if isinstance(given, bytes) else (None, given)
+    streams = STREAMS if ids is None or np.ndim(ids) != 2 else len(ids)
+    return choose_tokens(text, ids, None, checkpoint.vocab, checkpoint.config.vocab_size, streams, length)
 
 
 def _float32_graph(model: TransformerXL, manifest: Manifest) -> SegmentGraph:
@@ -115,7 +140,7 @@ class _Largest:
         operands = [t for t in given if isinstance(t, Tensor) and t.is_floating_point()]
         self.see(module.name, operands, [result])
 
-    def choices(self, precision: str) -> Mapping[str, Choice]:
+    def choices(self, precision: str) -> dict[str, Choice]:
         """What follows for each name."""
         return {name: choose(name, precision, *seen) for name, seen in self._seen.items()}
 

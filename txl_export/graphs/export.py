@@ -30,23 +30,19 @@ from txl_export.engines import is_leftover
 from txl_export.errors import BundleError, ExportError, InputError
 from txl_export.files import read_json, replacing_folder, require_space, sha256, write_atomic, write_json
 from txl_export.graphs.assembly import Assembler
-from txl_export.graphs.calibration import calibrate
+from txl_export.graphs.calibration import calibrate, calibration_tokens
 from txl_export.graphs.layouts import PROJECTIONS
 from txl_export.graphs.model import SegmentGraph
 from txl_export.graphs.tracing import MAX_BATCH
 from txl_export.graphs.weight_store import WeightStore
 from txl_export.heads import head_spec
 from txl_export.layouts import state_specs
-from txl_export.precision import PrecisionPolicy
+from txl_export.precision import MEMORY, PrecisionPolicy
 from txl_export.reference import TransformerXL
 from txl_export.segments import SegmentRange, covering, parse_segments
-from txl_export.tokens import Tokens, choose
 from txl_export.weights import count_parameters
 
 Progress = Callable[[str, int, int], None]
-
-# A calibration run: streams, and segments after those that fill the memory.
-CALIBRATION_STREAMS, CALIBRATION_SEGMENTS = 4, 8
 
 
 def export(
@@ -61,7 +57,8 @@ def export(
     top_k: int = 40,
     keep_checkpoint: bool = False,
     cover: bool = True,
-    overrides: Mapping[str, str] | None = None,
+    memory_precision: str | None = None,
+    tensors: Mapping[str, str] | None = None,
     calibration: bytes | np.ndarray | PrecisionPolicy | None = None,
     progress: Progress | None = None,
 ) -> Bundle:
@@ -81,8 +78,10 @@ def export(
         cover: add a graph for a range where the segment lengths leave some length up to the longest that
             could not be run exactly.
         keep_checkpoint: put a native copy of the checkpoint into the bundle, for `verify`.
-        overrides: precision by name (`txl_export.precision`), such as {"layers.*.content": "fp32"} or
-            {"memory": "fp32"}; goes before what calibration finds.
+        memory_precision: of the memory tensors, "fp32" or `precision`; None for what calibration finds, which is
+            `precision` unless the memory's numbers are too large for it.
+        tensors: precision by name (`txl_export.precision`), such as {"layers.*.content": "fp32"}; goes before what
+            calibration finds.
         calibration: what to calibrate a half precision on: a text, tokens [n] or [B, n], or a policy to take as it
             is; None for random tokens, which show less than text does.
         progress: called with (what is being done, steps done, steps in all).
@@ -94,17 +93,19 @@ def export(
         EnvironmentMismatch: not enough disk space; nothing is left behind.
     """
     segments = _segments(checkpoint, segment_lens, cover)
+    asked = dict(tensors or {}) | ({MEMORY: memory_precision} if memory_precision else {})
     policy = calibration if isinstance(calibration, PrecisionPolicy) else PrecisionPolicy(precision)
-    policy = policy.overridden(overrides or {}, checkpoint.config.n_layer)
+    policy = policy.overridden(asked, checkpoint.config.n_layer)
     manifest = _plan(checkpoint, mem_len, segments, layout, policy, head, segment_len, top_k)
-    tokens = _calibration_tokens(checkpoint, manifest, calibration)
+    tokens = calibration_tokens(checkpoint, manifest, calibration)
     out = Path(out_dir)
     _check_target(out)
     require_space(out, _bytes_needed(manifest, keep_checkpoint))
     model = TransformerXL.from_checkpoint(checkpoint)
     report = progress or (lambda *_: None)
     if tokens is not None:
-        manifest = _calibrated(model, manifest, tokens, overrides or {}, report)
+        policy = calibrate(model, manifest, tokens, lambda i, n: report(f"calibrating {precision}", i, n))
+        manifest = dataclasses.replace(manifest, policy=policy.overridden(asked, manifest.config.n_layer))
     with replacing_folder(out) as work:
         with WeightStore(work / WEIGHTS) as store:
             assembler = Assembler(SegmentGraph(model, manifest), manifest)
@@ -119,33 +120,6 @@ def export(
             native.save(work / CHECKPOINT, checkpoint)
         _write_manifest(manifest, checkpoint, work, out)
     return Bundle.open(out, check_files=False)
-
-
-def _calibration_tokens(
-    checkpoint: Checkpoint, manifest: Manifest, given: bytes | np.ndarray | PrecisionPolicy | None
-) -> Tokens | None:
-    """The tokens to calibrate on: enough to fill the memory and go on; None where nothing is left to choose."""
-    if isinstance(given, PrecisionPolicy):
-        return None
-    if manifest.precision == "fp32":
-        if given is not None:
-            raise InputError("precision fp32 needs no calibration: leave it out, or ask for fp16 or bf16")
-        return None
-    length = manifest.mem_len + CALIBRATION_SEGMENTS * manifest.segment_len
-    text, ids = (given, None) if isinstance(given, bytes) else (None, given)
-    streams = CALIBRATION_STREAMS if ids is None or np.ndim(ids) != 2 else len(ids)
-    vocab_size = checkpoint.config.vocab_size
-    return choose(text, ids, None, checkpoint.vocab, vocab_size, streams, length)
-
-
-def _calibrated(
-    model: TransformerXL, manifest: Manifest, tokens: Tokens, overrides: Mapping[str, str], report: Progress
-) -> Manifest:
-    def progress(done: int, steps: int) -> None:
-        report(f"calibrating {manifest.precision}", done, steps)
-
-    policy = calibrate(model, manifest, manifest.precision, tokens.ids, tokens.source, progress)
-    return dataclasses.replace(manifest, policy=policy.overridden(overrides, manifest.config.n_layer))
 
 
 def _segments(checkpoint: Checkpoint, asked: Iterable[int | str], cover: bool) -> tuple[SegmentRange, ...]:

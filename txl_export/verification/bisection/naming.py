@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from txl_export.verification.bisection.graph_view import GraphView, Node
 VISIBLE = "TransformerXL.visible"
 _SCOPES, _TRACE = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.stack_trace"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
+_OF_A_LAYER = ("attention", "feed_forward", "norm")
 _PACKAGE = Path(__file__).parents[2]
 
 
@@ -40,9 +42,9 @@ def module_of(node: Node, in_mask: bool = False) -> str:
         return "embedding"
     if kind == "heads":
         return "softmax"
-    # The graph's attention wraps what layouts share, and its table of positions; the reference has one module.
-    inner = re.sub(r"^attention(\.attention)?(\.positions)?", "attention", scope)
-    return ".".join(p for p in (f"layers.{number}", inner) if p)
+    # The graph's modules wrap the reference's once more (layouts share an attention) and hold a module per product.
+    inner = [name for name, _ in itertools.groupby(p for p in scope.split(".") if p in _OF_A_LAYER)]
+    return ".".join([f"layers.{number}", *inner])
 
 
 def source_of(node: Node) -> str | None:

@@ -57,7 +57,7 @@ def _of_layer(judge: Judge, n: int) -> Iterator[Source]:
     prefix = f"layers.{n}."
     reference = {k: p.numpy() for k, p in judge.single.model.stack[n].named_parameters()}
     for name, array in judge.module.layers[n].named_buffers():
-        last = name.rpartition(".")[2]
+        last = name.removesuffix(".weight").rpartition(".")[2]
         if last == "table":
             yield Source(f"{prefix}attention {TABLE}", array.numpy())
         elif last in ("u", "v"):
