@@ -118,6 +118,9 @@ class EngineSpec:
         words += ["--batch", ":".join(map(str, self.batch))]
         if self.target.gpu is None and self.target.capabilities:
             words += ["--compute-capability", ",".join(self.target.capabilities)]
+        words += ["--tf32"] * self.tf32
+        for option, value in (("--opt-level", self.opt_level), ("--workspace", self.workspace)):
+            words += [option, str(value)] if value is not None else []
         return shlex.join(words)
 
     def to_dict(self) -> dict[str, Any]:

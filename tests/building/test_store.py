@@ -157,3 +157,14 @@ def test_a_folder_that_takes_no_files(folder, monkeypatch):
     monkeypatch.setattr(store.os, "access", lambda *_: False)
     with pytest.raises(EnvironmentMismatch, match="copy the bundle elsewhere"):
         build(folder, "tensorrt-rtx")
+
+
+def test_the_command_that_builds_an_engine_again_asks_for_the_same(engines):
+    first = engines.bundle.manifest.engines[0]
+    asked = dataclasses.replace(first, tf32=True, opt_level=0, workspace=1 << 20, target=Target(None, ("sm80", "sm89")))
+    assert asked.command(Path("my bundle")) == (
+        "txl-export build 'my bundle' --backend tensorrt-rtx --batch 1:1:8 --compute-capability sm80,sm89 "
+        "--tf32 --opt-level 0 --workspace 1048576"
+    )
+    on_gpu = dataclasses.replace(first, package="tensorrt", target=Target("NVIDIA L4", ("sm89",)))
+    assert on_gpu.command(Path("b")) == "txl-export build b --backend tensorrt --batch 1:1:8"

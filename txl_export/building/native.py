@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from txl_export.building.callbacks import logger, monitor
+
 _TYPES = {
     "FLOAT": "float32",
     "HALF": "float16",
@@ -24,8 +26,6 @@ _TYPES = {
 }
 # Layers that multiply matrices: of a fused attention only the one that gives the result.
 _PRODUCTS = ("MATRIX_MULTIPLY", "EINSUM", "CONVOLUTION", "ATTENTION_OUTPUT", "MOE")
-# The parser says this of every 64-bit input and output, which is what the graph contract asks for.
-_EXPECTED = ("has Int64 binding",)
 
 
 class RefusedError(Exception):
@@ -54,7 +54,7 @@ class Native:
         """
         self.trt, self._progress = trt, progress
         self.errors: list[str] = []
-        self._logger = _logger(trt, self.errors, warn)  # the library takes one per process
+        self._logger = logger(trt, self.errors, warn)  # the library takes one per process
         self._builder: Any = None
         self._network: Any = None
 
@@ -97,7 +97,7 @@ class Native:
         cache = Path(options["timing_cache"]) if options["timing_cache"] else None
         if cache:
             self._take_timings(config, cache)
-        config.progress_monitor = _monitor(self.trt, self._progress)
+        config.progress_monitor = monitor(self.trt, self._progress)
         began = time.monotonic()
         built = self._made(lambda: self._builder.build_serialized_network(self._network, config), "no plan")
         seconds = time.monotonic() - began
@@ -151,52 +151,6 @@ def _typed(trt: Any) -> int:
     """The flags by which types are the graph's: all that version 11 knows, to be asked for in 10."""
     flags = trt.NetworkDefinitionCreationFlag
     return 1 << int(flags.STRONGLY_TYPED) if hasattr(flags, "STRONGLY_TYPED") else 0
-
-
-def _logger(trt: Any, errors: list[str], warn: Callable[[str], None]) -> Any:
-    severity = trt.ILogger.Severity
-
-    class Logger(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-
-        def log(self, level: Any, message: str) -> None:
-            if level in (severity.INTERNAL_ERROR, severity.ERROR):
-                errors.append(message)
-            elif level == severity.WARNING and not any(words in message for words in _EXPECTED):
-                warn(message)
-
-    return Logger()
-
-
-def _monitor(trt: Any, progress: Callable[[str, float], bool]) -> Any:
-    """Phases lie in phases: a step of the outer one is as wide as all steps of the inner one."""
-
-    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.IProgressMonitor.__init__(self)
-            self._phases: dict[str, list[int]] = {}  # steps in all, steps done
-
-        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            del parent_phase
-            self._phases[phase_name] = [max(1, num_steps), 0]
-
-        def phase_finish(self, phase_name: str) -> None:
-            self._phases.pop(phase_name, None)
-
-        def step_complete(self, phase_name: str, step: int) -> bool:
-            if phase_name in self._phases:
-                self._phases[phase_name][1] = step + 1
-            return progress(phase_name, self._share())
-
-        def _share(self) -> float:
-            share, width = 0.0, 1.0
-            for steps, done in self._phases.values():
-                share += width * done / steps
-                width /= steps
-            return min(1.0, share)
-
-    return Monitor()
 
 
 def _keep_timings(config: Any, cache: Path) -> None:

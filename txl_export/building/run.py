@@ -4,112 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from txl_export.backends import cuda
 from txl_export.building.network import check_interface, check_network, check_size
-from txl_export.building.packages import Package, package
+from txl_export.building.options import Options
+from txl_export.building.packages import package
 from txl_export.building.process import BuilderProcess
 from txl_export.building.profiles import BatchRange, check_profiles, make_profiles
+from txl_export.building.report import BuildReport, Built
 from txl_export.building.store import Identity, clear_leftovers, commit, exclusive, is_intact, pending
-from txl_export.building.targets import choose_target, describe, parse_capabilities, runs_on
+from txl_export.building.targets import choose_target, parse_capabilities, runs_on
 from txl_export.bundle import WEIGHTS, Bundle, GraphSpec, Manifest
 from txl_export.engines import EngineSpec
-from txl_export.errors import InputError
 from txl_export.files import require_space
 
 BATCH = "1:1:8"
 
 Progress = Callable[[str, float, float], None]
 Warn = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Built:
-    """An engine of a build.
-
-    Attributes:
-        engine: as the manifest has it.
-        graph: the graph that it was built from.
-        bytes: size of its file.
-        new: whether it was built now; else it was there and up to date.
-    """
-
-    engine: EngineSpec
-    graph: GraphSpec
-    bytes: int
-    new: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dict."""
-        return {**described(self.engine, self.graph, self.bytes), "new": self.new}
-
-
-def described(engine: EngineSpec, graph: GraphSpec, nbytes: int) -> dict[str, Any]:
-    """An engine with what it is for, JSON-ready.
-
-    Args:
-        engine: as the manifest has it.
-        graph: the graph that it was built from.
-        nbytes: size of its file.
-    """
-    about = {"segment": str(graph.segment), "head": graph.head, "for": describe(engine.target), "bytes": nbytes}
-    return {**engine.to_dict(), **about}
-
-
-@dataclass(frozen=True)
-class BuildReport:
-    """What a build gave: the bundle with its engines, and those that were asked for, in the order of its graphs."""
-
-    bundle: Bundle
-    engines: tuple[Built, ...]
-
-    @property
-    def target(self) -> str:
-        """The GPUs that the engines are for, in words."""
-        return describe(self.engines[0].engine.target)
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dict."""
-        first = self.engines[0].engine
-        return {
-            "bundle": str(self.bundle.path),
-            "backend": first.package,
-            "version": first.version,
-            "for": self.target,
-            "engines": [e.to_dict() for e in self.engines],
-        }
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to build; see `build`."""
-
-    package: Package
-    batch: BatchRange
-    capabilities: tuple[str, ...]
-    opt_level: int | None
-    workspace: int | None
-    timing_cache: Path | None
-    tf32: bool
-    force: bool
-
-    def check(self) -> None:
-        """What can be told without the package; raises InputError."""
-        level, workspace = self.opt_level, self.workspace
-        if level is not None and (type(level) is not int or not 0 <= level <= 5):
-            raise InputError(f"opt_level is {level!r}, expected 0 to 5")
-        if workspace is not None and (type(workspace) is not int or workspace < 1):
-            raise InputError(f"workspace is {workspace!r}, expected a number of bytes")
-        if self.timing_cache is None:
-            return
-        if not self.package.timing_cache:
-            raise InputError(f"{self.package.name} keeps no timings, its engines are timed where they run: "
-                             "leave out --timing-cache")  # fmt: skip
-        if self.timing_cache.exists() and not self.timing_cache.is_dir():
-            raise InputError(f"{self.timing_cache} is a file, expected a folder for timings")
 
 
 def build(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from txl_export.building.run import described
+from txl_export.building.report import described
 from txl_export.bundle import Bundle
 from txl_export.checkpoints import detect_origin
 from txl_export.cli._options import HEAD, LAYOUT, PRECISION, SEGMENT_LENS, Reading, is_bundle

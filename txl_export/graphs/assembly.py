@@ -163,8 +163,8 @@ def _copy_node(node: ir.Node, prefix: str, copies: dict[ir.Value, ir.Value], not
 def _module(node: ir.Node, prefix: str) -> str:
     """Name of the module that a node was traced from, such as "layers.3.attention.positions": tools show it."""
     scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
-    # The graph's attention wraps what layouts share; the reference has one module.
-    inner = re.sub(r"^attention\.attention\b", "attention", scopes[-2]) if len(scopes) > 1 else ""
+    # Where the graph's modules wrap the reference's once more, they have the same name.
+    inner = re.sub(r"\b(\w+)(?:\.\1\b)+", r"\1", scopes[-2]) if len(scopes) > 1 else ""
     return f"{prefix}.{inner}" if inner else prefix
 
 
