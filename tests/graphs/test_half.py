@@ -21,8 +21,8 @@ from txl_export.checkpoints import Checkpoint
 from txl_export.precision import PrecisionPolicy
 
 SHIPPED = Path("models/stdlib-bytes")
-# Weights of std 0.3 exaggerate rounding: these models differ by up to 0.052 in fp16 and eight times that in bf16, by
-# half of that by the rounding of the weights alone; a key that is wrong or missing moves log-probabilities by more than 1.
+# Weights of std 0.3 exaggerate rounding: these models differ by up to 0.052 in fp16, of which rounding the weights
+# alone makes half, and eight times that in bf16; a wrong or missing key moves log-probabilities by more than 1.
 ROUNDING = {"fp16": 0.1, "bf16": 0.8}
 FLOAT, HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
 
@@ -140,6 +140,9 @@ def test_tensors_and_memory_are_overruled_by_name(tmp_path):
     assert [kinds[f"layers.{n}.feed_forward.W_1.bias"] for n in (0, 1)] == [HALF, FLOAT]
     ends = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}
     assert ends["key_00"] == ends["new_key_00"] == FLOAT
+    ours, theirs = Engine.load(bundle).session(2), Engine.load(checkpoint_of("paper"), segment_len=4).session(2)
+    ids = random_ids(bundle.manifest.config, 2, 40)
+    assert np.abs(ours.feed(ids) - theirs.feed(ids)).max() < ROUNDING["fp16"]
     policy = Bundle.open(bundle.path).manifest.policy
     assert policy.choices["layers.0.content"].why == "overridden"
     assert policy.choices["layers.0.content"].largest > 0
@@ -172,6 +175,17 @@ def test_naive_half_ends_in_nan_and_the_calibrated_policy_does_not(tmp_path):
     report = verify(careful, checkpoint, ids=ids, batch_size=2, segments=49, backend="typed")
     assert report.passed, report.failure
     assert report.perplexity_difference < 1e-3
+
+
+def test_what_overflows_fp32_itself_is_left_in_fp32(tmp_path):
+    checkpoint = checkpoint_of("paper")
+    weights = dict(checkpoint.weights)
+    for name in ("W_1", "W_2"):
+        weights[f"layers.0.feed_forward.{name}"] = weights[f"layers.0.feed_forward.{name}"] * np.float32(1e20)
+    broken = dataclasses.replace(checkpoint, weights=weights)
+    choices = Bundle.open(exported_once(tmp_path / "broken", broken, precision="fp16")).manifest.policy.choices
+    for name in ("layers.0.W_2", "layers.1.W_1", "logits"):  # an infinity becomes NaN in the first LayerNorm
+        assert (choices[name].precision, choices[name].largest) == ("fp32", None)
 
 
 def test_scores_of_a_thousand_keep_their_units(tmp_path):
