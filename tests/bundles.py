@@ -16,7 +16,7 @@ import pytest
 from filelock import FileLock
 
 from tests.helpers import random_checkpoint, tiny_config
-from txl_export.bundle import MANIFEST
+from txl_export.bundle import MANIFEST, Bundle
 from txl_export.checkpoints import Checkpoint
 from txl_export.config import Dialect, ModelConfig
 from txl_export.runtime import Engine
@@ -79,7 +79,7 @@ class Exported:
 
     @functools.cached_property
     def judge(self) -> Engine:
-        return Engine.load(self.checkpoint, backend="eager", segment_len=self.engine.info.segment_len)
+        return Engine.load(self.checkpoint, backend="eager", segment_len=Bundle.open(self.path).manifest.segment_len)
 
 
 @functools.cache
@@ -93,7 +93,7 @@ ExportFixture = Callable[..., Exported]
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> ExportFixture:
-    """exported(model, layout, segment_lens, head): the bundle, made now or taken from another test's."""
+    """exported(model, layout, segment_lens, head, precision): the bundle, made now or taken from another test's."""
     own = tmp_path_factory.getbasetemp()
     root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "bundles"
     root.mkdir(exist_ok=True)
@@ -104,14 +104,16 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> ExportFixture:
         layout: str = "kv",
         segment_lens: tuple[int | str, ...] = ("1-64",),
         head: str | tuple[str, ...] = "log_probs",
+        precision: str = "fp32",
     ) -> Exported:
         from txl_export import export
 
         heads = [head] if isinstance(head, str) else head
-        folder = root / "_".join([name, layout, *map(str, segment_lens), *heads]).replace("@", "")
+        folder = root / "_".join([name, layout, *map(str, segment_lens), *heads, precision]).replace("@", "")
         with FileLock(f"{folder}.lock"):
             if not (folder / MANIFEST).is_file():
-                export(checkpoint_of(name), folder, segment_lens=segment_lens, layout=layout, head=head)
+                checkpoint = checkpoint_of(name)
+                export(checkpoint, folder, segment_lens=segment_lens, layout=layout, head=head, precision=precision)
         return Exported(folder, checkpoint_of(name))
 
     return get

@@ -30,8 +30,10 @@ def judge_of(bundle: Bundle, given: str | Path | Checkpoint | None = None) -> tu
     recorded = bundle.manifest.judge
     path = bundle.judge_path if given is None else given
     if path is None:
+        where = f"is not at {recorded['path']!r}" if recorded.get("path") else "is not recorded"
         raise InputError(
-            f"the checkpoint of {bundle.path} is not at {recorded.get('path')!r}: say where it is with --checkpoint"
+            f"the checkpoint of {bundle.path} {where}: say where it is with verify's --checkpoint, "
+            "or export with --keep-checkpoint"
         )
     overrides: dict[str, Any] = dict(recorded.get("overrides", {}))
     # The recorded origin belongs to the recorded path: a copy in the bundle is native, another file is looked at.

@@ -106,6 +106,7 @@ class Blocks:
                     layout=layout,
                     head=block.heads,
                     cover=False,  # nothing feeds another length
+                    calibration=block.target.policy,
                     progress=partial(_say_step, say, what),
                 )
         settle()  # tracing's threads

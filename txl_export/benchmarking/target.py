@@ -15,6 +15,7 @@ from txl_export.bundle import CHECKPOINT, MANIFEST, Bundle
 from txl_export.checkpoints import Checkpoint, load_checkpoint
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import BundleError, InputError
+from txl_export.precision import PrecisionPolicy
 from txl_export.runtime.planning import plan_segment
 from txl_export.segments import SegmentRange
 from txl_export.vocabulary import Vocabulary
@@ -68,6 +69,11 @@ class Target:
     def layout(self) -> str:
         """Its own layout, or what exports have by default."""
         return self.bundle.manifest.layout if self.bundle else "kv"
+
+    @property
+    def policy(self) -> PrecisionPolicy:
+        """Its own precision, which exports of it at other memory lengths have too; fp32 for a checkpoint."""
+        return self.bundle.manifest.policy if self.bundle else PrecisionPolicy()
 
     @property
     def segment_len(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -147,5 +148,5 @@ class _Largest:
 
 def _magnitude(tensors: list[Tensor]) -> float:
     """The largest magnitude; infinite where anything is not a number."""
-    largest = max((float(t.abs().max()) for t in tensors if t.numel()), default=0.0)
-    return largest if largest == largest else float("inf")
+    sizes = [float(t.abs().max()) for t in tensors if t.numel()]
+    return math.inf if any(map(math.isnan, sizes)) else max(sizes, default=0.0)
