@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
 from tests.building.conftest import contents, needs_rtx
+from tests.graphs.test_heads import HEADS
+from tests.helpers import random_checkpoint
+from txl_export import export, load_checkpoint, named_config
 from txl_export.building import build
 from txl_export.bundle import Bundle
 from txl_export.engines import Target
+from txl_export.precision import PrecisionPolicy
 
 pytestmark = needs_rtx
+
+SHIPPED = Path("models/stdlib-bytes")
 
 
 def test_every_graph_gets_an_engine(engines):
@@ -33,16 +40,41 @@ def test_the_bundle_opens_with_its_engines(engines):
     assert {p.name for p in engines.bundle.path.iterdir()} == {"manifest.json", *opened.manifest.files}
 
 
-def test_hidden_and_half_precision(exported, typed, tmp_path):
-    """With `engines`: both layouts, all heads, both kinds of segment lengths, three precisions."""
-    hidden = shutil.copytree(exported("stepping", "hidden", (1, 8)).path, tmp_path / "hidden")
-    assert {b.engine.precision for b in build(hidden, "tensorrt-rtx").engines} == {"fp32"}
-    heads = ("log_probs", "logits", "target", "top_k", "features@last")
-    half = build(typed("fp16", "kv", ("1-8",), heads), "tensorrt-rtx")
-    assert [b.graph.head for b in half.engines] == list(heads)
-    assert all(next(iter(b.engine.precision.split())) == "fp16" for b in half.engines)
-    brain = build(typed("bf16", "hidden", (4,), ("target@last",)), "tensorrt-rtx")
-    assert all(b.engine.products["bf16"] > b.engine.products.get("fp32", 0) for b in brain.engines)
+# What other tests export too: with `engines`, both layouts, all heads, a number of tokens and a range, all precisions.
+
+
+@pytest.mark.parametrize("model, layout", [("adaptive", "kv"), ("plain", "hidden")])
+def test_every_head_builds(exported, tmp_path, model, layout):
+    path = shutil.copytree(exported(model, layout, ("1-8",), HEADS).path, tmp_path / "heads")
+    report = build(path, "tensorrt-rtx", batch=1)
+    assert [b.graph.head for b in report.engines] == list(HEADS)
+    assert {b.engine.precision for b in report.engines} == {"fp32"}
+
+
+HALF = [("paper", "kv", "fp16"), ("same_length", "hidden", "fp16"), ("same_length", "kv", "bf16")]
+
+
+@pytest.mark.parametrize("model, layout, precision", HALF)
+def test_half_precision_builds_and_is_found(exported, tmp_path, model, layout, precision):
+    path = shutil.copytree(exported(model, layout, precision=precision).path, tmp_path / "half")
+    products = build(path, "tensorrt-rtx").engines[0].engine.products
+    assert products[precision] > products.get("fp32", 0)
+
+
+def test_single_tokens_in_half_precision(typed):
+    fp16 = build(typed("fp16", "kv", (1, 8), ("target",)), "tensorrt-rtx", compute_capabilities=["sm75"])
+    assert [str(b.graph.segment) for b in fp16.engines] == ["1", "8"]
+    bf16 = build(typed("bf16", "hidden", (1,), ("top_k@last",)), "tensorrt-rtx")
+    assert bf16.engines[0].engine.precision.startswith("bf16")
+
+
+def test_the_shipped_model_in_half_precision(tmp_path):
+    policy = PrecisionPolicy("fp16")
+    bundle = export(load_checkpoint(SHIPPED), tmp_path / "b", segment_lens=(1, 64), cover=False, calibration=policy)
+    weights = bundle.manifest.files["weights.bin"]["bytes"]
+    for b in build(bundle, "tensorrt-rtx").engines:
+        assert b.engine.precision.startswith("fp16")
+        assert b.bytes < weights + 10e6
 
 
 def test_what_is_up_to_date_is_not_built_again(built):
@@ -90,12 +122,9 @@ def test_progress_is_told_by_phase(folder):
 @pytest.mark.slow
 def test_enwik8_base_in_half_precision(tmp_path):
     """41M parameters: the plan holds half-precision weights and little else."""
-    import txl_export as txl
-    from tests.helpers import random_checkpoint
-    from txl_export.precision import PrecisionPolicy
-
-    checkpoint = random_checkpoint(*txl.named_config("enwik8-base"), std=0.02)
+    checkpoint = random_checkpoint(*named_config("enwik8-base"), std=0.02)
     policy = PrecisionPolicy("fp16")
-    bundle = txl.export(checkpoint, tmp_path / "b", segment_lens=(1,), cover=False, calibration=policy)
+    bundle = export(checkpoint, tmp_path / "bundle", segment_lens=(1,), cover=False, calibration=policy)
     engine = build(bundle, "tensorrt-rtx").engines[0]
-    assert engine.bytes < 100e6 and engine.engine.precision.startswith("fp16")
+    assert engine.bytes < 100e6
+    assert engine.engine.precision == "fp16"

@@ -134,6 +134,7 @@ def test_a_refusal_is_no_end(process, tmp_path):
     path = product(tmp_path / "g.onnx")
     process.parse(path)
     assert "min=5" in built(process, path, profiles={"x": [[1, 5], [1, 5], [8, 5]]})
+    assert "min=6" in built(process, path, profiles={"x": [[1, 6], [1, 6], [8, 6]]})
     plan = tmp_path / "g.engine"
     assert process.build(OPTIONS | {"profiles": GOOD}, plan, lambda *_: None, "g") > 0
     assert plan.stat().st_size > 1000
