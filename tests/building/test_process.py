@@ -182,6 +182,18 @@ def test_where_there_is_a_gpu_the_engine_is_looked_at(folder, proxy):
     assert contents(folder) == before
 
 
+@needs_rtx
+@pytest.mark.skipif(bool(cuda.devices()), reason="here engines load, and the test is that they fail to")
+def test_engines_for_others_than_this_gpu_are_not_looked_at(folder, monkeypatch):
+    """The driver is not really there: whoever loads an engine fails."""
+    monkeypatch.setattr(cuda, "devices", lambda: [Device("NVIDIA H200", "sm90"), L4])  # the package knows no sm90
+    assert build(folder, "tensorrt-rtx", batch=1).engines
+    monkeypatch.setattr(cuda, "devices", lambda: [L4])
+    assert build(folder, "tensorrt-rtx", batch=1, compute_capabilities=["sm80"]).engines
+    with pytest.raises(BuildError, match=r"while loading the engine of log_probs\.L1\.onnx: .*CUDA driver"):
+        build(folder, "tensorrt-rtx", batch=2)
+
+
 @pytest.mark.parametrize(
     "options, says",
     [

@@ -142,9 +142,14 @@ class _Build:
             graph.file,
         )
         check_size(file.stat().st_size, network, what)
-        if any(runs_on(self.target, device) for device in self.devices[:1]):
+        if self._can_look():
             check_interface(self.process.inspect(file, graph.file), m, graph, f"the engine of {what}")
         return dataclasses.replace(planned, products=dict(network.products), seconds=round(seconds, 3))
+
+    def _can_look(self) -> bool:
+        """Whether this machine's GPU loads what is built, as far as the package knows GPUs of its capability."""
+        known, gpu = self.process.capabilities, next(iter(self.devices), None)
+        return gpu is not None and runs_on(self.target, gpu) and (not known or gpu.capability in known)
 
     def _options(self, planned: EngineSpec) -> dict[str, Any]:
         """As the process takes them."""
