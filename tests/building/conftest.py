@@ -101,13 +101,19 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
 
 @pytest.fixture
 def folder(exported: ExportFixture, tmp_path: Path) -> Path:
-    """A bundle of three graphs without engines: kv, lengths 1, 8 and 1-8."""
-    return Path(shutil.copytree(exported("stepping", "kv", (1, 8)).path, tmp_path / "bundle"))
+    """A bundle of one graph without engines."""
+    return Path(shutil.copytree(exported("stepping", "kv", ("1-8",)).path, tmp_path / "bundle"))
+
+
+@pytest.fixture
+def three(exported: ExportFixture, tmp_path: Path) -> Path:
+    """A bundle of three graphs without engines: lengths 1, 8 and 1-8."""
+    return Path(shutil.copytree(exported("stepping", "kv", (1, 8)).path, tmp_path / "three"))
 
 
 @pytest.fixture(scope="session")
 def engines(exported: ExportFixture, tmp_path_factory: pytest.TempPathFactory) -> BuildReport:
-    """The same bundle with an engine for each graph."""
+    """A bundle of three graphs with an engine for each."""
     copy = tmp_path_factory.mktemp("engines") / "kv"
     return build(shutil.copytree(exported("stepping", "kv", (1, 8)).path, copy), "tensorrt-rtx")
 
@@ -116,6 +122,18 @@ def engines(exported: ExportFixture, tmp_path_factory: pytest.TempPathFactory) -
 def built(engines: BuildReport, tmp_path: Path) -> Path:
     """A copy of that, to be damaged."""
     return Path(shutil.copytree(engines.bundle.path, tmp_path / "built"))
+
+
+@pytest.fixture(scope="session")
+def _single(exported: ExportFixture, tmp_path_factory: pytest.TempPathFactory) -> BuildReport:
+    copy = tmp_path_factory.mktemp("single") / "kv"
+    return build(shutil.copytree(exported("stepping", "kv", ("1-8",)).path, copy), "tensorrt-rtx")
+
+
+@pytest.fixture
+def single(_single: BuildReport, tmp_path: Path) -> Path:
+    """A copy of a bundle of one graph and its engine."""
+    return Path(shutil.copytree(_single.bundle.path, tmp_path / "single"))
 
 
 @pytest.fixture(scope="module")

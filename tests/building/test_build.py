@@ -111,9 +111,9 @@ def test_force_builds_all(built):
     assert len(now) == 3 and not now & old  # until the manifest is written, the old ones count
 
 
-def test_progress_is_told_by_phase(folder):
+def test_progress_is_told_by_phase(three):
     seen: list[tuple[str, float, float]] = []
-    build(folder, "tensorrt-rtx", batch=2, progress=lambda *step: seen.append(step))
+    build(three, "tensorrt-rtx", batch=2, progress=lambda *step: seen.append(step))
     done = [d for _, d, _ in seen]
     assert done == sorted(done) and {total for _, _, total in seen} == {3}
     assert any("log_probs, segment 1-8" in text for text, _, _ in seen)

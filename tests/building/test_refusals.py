@@ -156,18 +156,18 @@ def test_a_graph_that_is_not_the_manifests_is_not_built(folder, tmp_path):
     swap_graph(folder, product(tmp_path / "g.onnx"))
     before = contents(folder)
     told = refused(build, folder, "tensorrt-rtx")
-    assert told.startswith("log_probs.L1.onnx in tensorrt-rtx: input input_ids is absent")
+    assert told.startswith("log_probs.L1-8.onnx in tensorrt-rtx: input input_ids is absent")
     assert contents(folder) == before
 
 
-def test_a_failure_keeps_nothing_of_the_engines_before_it(folder, monkeypatch):
+def test_a_failure_keeps_nothing_of_the_engines_before_it(three, monkeypatch):
     """The third plan is found too large."""
-    before, sizes = contents(folder), iter([0, 0, 1 << 40])
+    before, sizes = contents(three), iter([0, 0, 1 << 40])
     real = network.check_size
     monkeypatch.setattr("txl_export.building.run.check_size", lambda _, *rest: real(next(sizes), *rest))
-    told = refused(build, folder, "tensorrt-rtx")
+    told = refused(build, three, "tensorrt-rtx")
     assert "log_probs.L1-8.onnx" in told and "1,099,511,627,776 bytes" in told
-    assert contents(folder) == before
+    assert contents(three) == before
 
 
 def test_the_size_is_that_of_the_plan(folder, monkeypatch):

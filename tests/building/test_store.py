@@ -21,6 +21,9 @@ GRAPHS = ("log_probs.L8.onnx", "target_last.L1-8.onnx")
 LEFT = ("log_probs.L8.tensorrt-rtx.portable.engine", "target_last.L1-8.tensorrt.nvidia-l4.2.engine.pending")
 
 
+CUT_OFF = "log_probs.L1-8.tensorrt-rtx.sm80.engine"
+
+
 def test_names_of_engines_say_what_they_are():
     assert engine_file(GRAPHS[0], "tensorrt-rtx", Target()) == LEFT[0]
     assert engine_file(GRAPHS[0], "tensorrt-rtx", Target(), LEFT) == "log_probs.L8.tensorrt-rtx.portable.2.engine"
@@ -40,98 +43,98 @@ def test_what_users_put_there_is_no_leftover(name):
 
 
 @needs_rtx
-def test_leftovers_go_with_the_next_build(built):
-    for name in (LEFT[0].replace("portable", "sm80"), f"{LEFT[0]}.pending"):
-        (built / name).write_bytes(b"half")
-    (built / "my.engine").write_bytes(b"mine")
-    build(built, "tensorrt-rtx")
-    assert {p.name for p in built.iterdir()} == {MANIFEST, "my.engine", *Bundle.open(built).manifest.files}
+def test_leftovers_go_with_the_next_build(single):
+    for name in (CUT_OFF, f"{CUT_OFF}.pending"):
+        (single / name).write_bytes(b"half")
+    (single / "my.engine").write_bytes(b"mine")
+    build(single, "tensorrt-rtx")
+    assert {p.name for p in single.iterdir()} == {MANIFEST, "my.engine", *Bundle.open(single).manifest.files}
 
 
 @needs_rtx
-def test_an_export_takes_the_place_of_engines_and_leftovers_only(built):
+def test_an_export_takes_the_place_of_engines_and_leftovers_only(single):
     from txl_export import export
 
-    (built / f"{LEFT[0]}.pending").write_bytes(b"half")
-    (built / "notes.txt").write_text("mine")
+    (single / f"{CUT_OFF}.pending").write_bytes(b"half")
+    (single / "notes.txt").write_text("mine")
     options = {"segment_lens": (8,), "cover": False}
     with pytest.raises(ExportError, match=r"notes\.txt"):
-        export(checkpoint_of("stepping"), built, **options)
-    (built / "notes.txt").unlink()
-    export(checkpoint_of("stepping"), built, **options)
-    assert {p.name for p in built.iterdir()} == {MANIFEST, *Bundle.open(built).manifest.files}
+        export(checkpoint_of("stepping"), single, **options)
+    (single / "notes.txt").unlink()
+    export(checkpoint_of("stepping"), single, **options)
+    assert {p.name for p in single.iterdir()} == {MANIFEST, *Bundle.open(single).manifest.files}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
 @needs_rtx
-def test_cut_off_before_the_manifest_all_is_as_it_was(built, monkeypatch, error):
-    before = contents(built)
+def test_cut_off_before_the_manifest_all_is_as_it_was(single, monkeypatch, error):
+    before = contents(single)
 
     def fail(*_):
         raise error
 
     monkeypatch.setattr(store, "write_json", fail)
     with pytest.raises((KeyboardInterrupt, OSError)):
-        build(built, "tensorrt-rtx", batch=2)
-    assert contents(built) == before
+        build(single, "tensorrt-rtx", batch=2)
+    assert contents(single) == before
 
 
 @needs_rtx
-def test_cut_off_after_the_manifest_the_new_engines_are_there(built, monkeypatch):
+def test_cut_off_after_the_manifest_the_new_engines_are_there(single, monkeypatch):
     def stop(path: Path, value: object) -> None:
         write_json(path, value)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(store, "write_json", stop)
     with pytest.raises(KeyboardInterrupt):
-        build(built, "tensorrt-rtx", batch=2)
-    m = Bundle.open(built).manifest
+        build(single, "tensorrt-rtx", batch=2)
+    m = Bundle.open(single).manifest
     assert {e.batch for e in m.engines} == {(2, 2, 2)}
-    assert {p.name for p in built.iterdir()} == {MANIFEST, *m.files}
+    assert {p.name for p in single.iterdir()} == {MANIFEST, *m.files}
 
 
 @needs_rtx
-def test_the_second_of_two_builds_is_refused(built):
-    before = contents(built)
-    with exclusive(built), pytest.raises(EnvironmentMismatch, match="another build is at work"):
-        build(built, "tensorrt-rtx", force=True)
-    assert contents(built) == before
-    with exclusive(built):  # nobody holds it any more
+def test_the_second_of_two_builds_is_refused(single):
+    before = contents(single)
+    with exclusive(single), pytest.raises(EnvironmentMismatch, match="another build is at work"):
+        build(single, "tensorrt-rtx", force=True)
+    assert contents(single) == before
+    with exclusive(single):  # nobody holds it any more
         pass
 
 
 @pytest.mark.parametrize("how", ["manifest", "folder"])
 @needs_rtx
-def test_an_export_meanwhile_wins(built, tmp_path, how):
+def test_an_export_meanwhile_wins(single, tmp_path, how):
     def export(*_: object) -> None:
         if how == "folder":
-            built.rename(tmp_path / "old")
-            shutil.copytree(tmp_path / "old", built)
+            single.rename(tmp_path / "old")
+            shutil.copytree(tmp_path / "old", single)
         else:
-            m = Bundle.open(built, check_files=False).manifest
-            write_json(built / MANIFEST, dataclasses.replace(m, versions={"torch": "9"}).to_dict())
+            m = Bundle.open(single, check_files=False).manifest
+            write_json(single / MANIFEST, dataclasses.replace(m, versions={"torch": "9"}).to_dict())
 
     done: list[None] = []
     with pytest.raises(BundleError) as e:
-        build(built, "tensorrt-rtx", batch=2, progress=lambda *_: done.append(export()) if not done else None)
+        build(single, "tensorrt-rtx", batch=2, progress=lambda *_: done.append(export()) if not done else None)
     assert "exported anew" in one_line(e.value)
-    assert {e.batch for e in Bundle.open(built).manifest.engines} == {(1, 1, 8)}
+    assert {e.batch for e in Bundle.open(single).manifest.engines} == {(1, 1, 8)}
 
 
 @needs_rtx
-def test_engines_are_checked_like_all_files(built):
-    m = Bundle.open(built).manifest
+def test_engines_are_checked_like_all_files(single):
+    m = Bundle.open(single).manifest
     engine = m.engines[0]
-    data = (built / engine.file).read_bytes()
+    data = (single / engine.file).read_bytes()
     for damaged, says in ((data[:-9], "truncated"), (data[:-1] + b"\0", "SHA-256"), (None, "missing")):
-        (built / engine.file).unlink()
+        (single / engine.file).unlink()
         if damaged is not None:
-            (built / engine.file).write_bytes(damaged)
+            (single / engine.file).write_bytes(damaged)
         with pytest.raises(BundleError) as e:
-            Bundle.open(built)
+            Bundle.open(single)
         assert says in one_line(e.value)
-        assert f"txl-export build {built} --backend tensorrt-rtx --batch 1:1:8" in str(e.value)
-        assert Bundle.open(built, engines=False).manifest == m
+        assert f"txl-export build {single} --backend tensorrt-rtx --batch 1:1:8" in str(e.value)
+        assert Bundle.open(single, engines=False).manifest == m
 
 
 @needs_rtx
