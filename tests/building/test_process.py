@@ -92,7 +92,8 @@ def test_a_crash_is_one_line(folder, stand_in, monkeypatch, name, says):
 
 
 RUN = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs, such as CI's, start with it ignored
 from pathlib import Path
 from txl_export.backends import cuda
 cuda.devices = lambda: [cuda.Device("NVIDIA L4", "sm89")]
