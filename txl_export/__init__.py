@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from txl_export._version import __version__
 from txl_export.errors import (
+    BuildError,
     BundleError,
     CheckpointError,
     ConfigError,
@@ -22,6 +23,7 @@ from txl_export.errors import (
 
 if TYPE_CHECKING:
     from txl_export.benchmarking import bench
+    from txl_export.building import build
     from txl_export.bundle import Bundle
     from txl_export.checkpoints import Checkpoint, load_checkpoint
     from txl_export.config import Dialect, ModelConfig
@@ -42,6 +44,7 @@ _LAZY = {
     "TopK": "txl_export.runtime",
     "TransformerXL": "txl_export.reference",
     "bench": "txl_export.benchmarking",
+    "build": "txl_export.building",
     "config_names": "txl_export.named_configs",
     "export": "txl_export.graphs.export",
     "load_checkpoint": "txl_export.checkpoints",
@@ -52,6 +55,7 @@ _LAZY = {
 _NEEDS_EXPORT_EXTRA = {"TransformerXL", "export"}
 
 __all__ = [
+    "BuildError",
     "Bundle",
     "BundleError",
     "Checkpoint",
@@ -70,6 +74,7 @@ __all__ = [
     "TxlError",
     "__version__",
     "bench",
+    "build",
     "config_names",
     "export",
     "load_checkpoint",

@@ -17,6 +17,7 @@ import numpy as np
 
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.config import Dialect, ModelConfig
+from txl_export.engines import EngineSpec, check_engines
 from txl_export.errors import BundleError, ConfigError, InputError, TxlError
 from txl_export.files import inside, read_json, sha256
 from txl_export.heads import HeadSpec, head_spec
@@ -70,6 +71,7 @@ class Manifest:
         judge: where the checkpoint was: {"path", "origin", "overrides", "sha256"}.
         versions: package versions that made it.
         vocabulary: as in a native checkpoint, or None.
+        engines: what was built from the graphs.
     """
 
     config: ModelConfig
@@ -85,6 +87,7 @@ class Manifest:
     judge: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     vocabulary: Mapping[str, Any] | None = None
+    engines: tuple[EngineSpec, ...] = ()
 
     @property
     def precision(self) -> str:
@@ -110,6 +113,11 @@ class Manifest:
     def start(self) -> int:
         """Position at which a stream starts: 0, or M where the first memory is zeros that are attended to."""
         return self.mem_len if self.dialect.initial_memory == "zeros" else 0
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Outputs of every graph that are the memory of an input, written in place: output -> input."""
+        return {s.output: s.input for s in self.states if s.aliased}
 
     def head(self, name: str) -> HeadSpec:
         """What a head returns."""
@@ -162,6 +170,7 @@ class Manifest:
             "max_batch": self.max_batch,
             "states": [{"input": "positions", "output": "new_positions", "bytes_per_stream": 8}, *states],
             "graphs": graphs,
+            "engines": [e.to_dict() for e in self.engines],
             "files": {name: dict(f) for name, f in self.files.items()},
             "judge": dict(self.judge),
             "versions": dict(self.versions),
@@ -204,6 +213,7 @@ class Manifest:
         for name, entry in self.files.items():
             if not isinstance(entry["bytes"], int) or not isinstance(entry["sha256"], str):
                 raise TypeError(f"files lacks size and hash of {name}")
+        check_engines(self.engines, {g.file for g in self.graphs}, self.files)
 
     @classmethod
     def _parse(cls, value: dict[str, Any]) -> Manifest:
@@ -215,6 +225,7 @@ class Manifest:
             dialect=Dialect.from_dict(value["dialect"]),
             policy=PrecisionPolicy.from_dict(value["policy"]),
             graphs=graphs,
+            engines=tuple(EngineSpec.from_dict(e) for e in value["engines"]),
             **{k: value[k] for k in ("layout", "mem_len", "segment_len", "top_k", "max_batch")},
             **{k: value[k] for k in ("files", "judge", "versions", "vocabulary")},
         )
@@ -241,12 +252,13 @@ class Bundle:
     judge: Checkpoint | None = None
 
     @classmethod
-    def open(cls, path: str | Path, check_files: bool = True) -> Bundle:
+    def open(cls, path: str | Path, check_files: bool = True, engines: bool = True) -> Bundle:
         """Open a bundle and check every file against the manifest.
 
         Args:
             path: the folder.
             check_files: compare sizes and hashes too (reads every byte once).
+            engines: check engines like all other files; what builds them goes on without.
 
         Raises:
             BundleError: not a bundle, incomplete, edited, truncated or from a newer version.
@@ -259,21 +271,27 @@ class Bundle:
         for name in [WEIGHTS, INITIAL, *(g.file for g in manifest.graphs)]:
             if name not in manifest.files:
                 raise BundleError(f"{path / MANIFEST} lists no file {name!r}: it was edited; export again")
-        for name, expected in manifest.files.items():
-            bundle._check_file(name, expected, check_files)
+        built = {e.file for e in manifest.engines}
+        for name in manifest.files:
+            if engines or name not in built:
+                bundle.check_file(name, check_files)
         return bundle
 
-    def _check_file(self, name: str, expected: Mapping[str, Any], check_hash: bool) -> None:
-        file = inside(self.path, name, BundleError)
+    def check_file(self, name: str, check_hash: bool = True) -> None:
+        """Compare a file's size, and its hash, with the manifest; raises BundleError that says what makes it anew."""
+        expected, file = self.manifest.files[name], inside(self.path, name, BundleError)
+        engine = next((e for e in self.manifest.engines if e.file == name), None)
+        again = f"build again: {engine.command(self.path)}" if engine else "export again"
         if not file.is_file():
-            raise BundleError(f"{file} is missing: export again")
+            raise BundleError(f"{file} is missing: {again}")
         if file.stat().st_size != expected["bytes"]:
             found = file.stat().st_size
             raise BundleError(
-                f"{file} has {found} bytes, the manifest says {expected['bytes']}: truncated or edited; export again"
+                f"{file} has {found} bytes, the manifest says {expected['bytes']}: truncated or edited; {again}"
             )
         if check_hash and sha256(file) != expected["sha256"]:
-            raise BundleError(f"{file} is not the file that was exported (its SHA-256 differs): export again")
+            made = "built" if engine else "exported"
+            raise BundleError(f"{file} is not the file that was {made} (its SHA-256 differs): {again}")
 
     def initial_rows(self) -> dict[str, np.ndarray]:
         """Per memory tensor the row that fills it at the start of a stream, of `StateSpec.row_shape`.

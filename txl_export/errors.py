@@ -33,6 +33,10 @@ class ExportError(TxlError):
     """A checkpoint cannot be exported the way it was asked for."""
 
 
+class BuildError(TxlError):
+    """TensorRT refuses a graph, or gave something else than was asked for; nothing of it is kept."""
+
+
 class InputError(TxlError):
     """Tokens, targets, stream numbers or lengths that a session or a check cannot take."""
 

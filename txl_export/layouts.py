@@ -24,6 +24,7 @@ class StateSpec:
         shape: without the batch axis, which is axis 0.
         row_axis: axis of `shape` that counts tokens, oldest first.
         dtype: name of the element type; "bfloat16" is not numpy's own.
+        aliased: whether the output is the input's own memory, written in place, where a backend can do that.
     """
 
     input: str
@@ -31,6 +32,7 @@ class StateSpec:
     shape: tuple[int, ...]
     row_axis: int
     dtype: str = "float32"
+    aliased: bool = False
 
     @property
     def output(self) -> str:

@@ -101,3 +101,17 @@ def test_file_is_valid_onnx(exported):
     path = exported("same_length").path
     onnx.checker.check_model(path / "log_probs.L1-64.onnx", full_check=True)
     ort.InferenceSession(path / "log_probs.L1-64.onnx", providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nodes_are_named_by_their_module(exported, layout):
+    """Runtimes and builders name nodes when something is wrong with them; nothing tells of the exporting machine."""
+    for _, graph in graphs(exported("stepping", layout, (1, 8)).path):
+        names = [n.name for n in graph.node]
+        modules = {name.rpartition("/")[0] for name in names}
+        assert len(set(names)) == len(names)
+        assert {m.split(".")[0] for m in modules} == {"opening", "layers", "heads"}
+        for part in ("attention", "attention.positions", "attention.norm", "feed_forward.W_1"):
+            assert {f"layers.0.{part}", f"layers.1.{part}"} <= modules
+        kinds = {p.key for node in graph.node for p in node.metadata_props}
+        assert kinds <= {"txl.part", "pkg.onnxscript.rewriter.rule_name"}

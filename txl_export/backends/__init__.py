@@ -1,4 +1,4 @@
-"""What executes graphs: one module per backend, one line each in `BACKENDS`."""
+"""What executes graphs: one line per backend in `BACKENDS`, a module or an object in one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ BACKENDS: dict[str, str] = {
     "onnxruntime": "txl_export.backends.onnxruntime",
     "typed": "txl_export.backends.typed",
     "eager": "txl_export.backends.eager",
+    "tensorrt": "txl_export.backends.tensorrt:TENSORRT",
+    "tensorrt-rtx": "txl_export.backends.tensorrt:TENSORRT_RTX",
 }
 
 
 def backend(name: str) -> Backend:
-    """The backend module of a name, imported now; raises InputError for an unknown name."""
+    """The backend of a name, imported now; raises InputError for an unknown name."""
     if name not in BACKENDS:
         raise InputError(f"backend {name!r} is unknown: use one of {', '.join(BACKENDS)}")
-    module: Backend = importlib.import_module(BACKENDS[name])
-    return module
+    module, _, attribute = BACKENDS[name].partition(":")
+    found: Backend = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found

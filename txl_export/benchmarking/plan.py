@@ -73,6 +73,8 @@ class Request:
         for backend in request.backends:
             if backend not in BACKENDS:
                 raise InputError(f"backend {backend!r} is unknown: use one of {', '.join(BACKENDS)}")
+            if backend not in _NEEDS:
+                raise InputError(f"backend {backend!r} runs nothing that can be timed: use one of {', '.join(_NEEDS)}")
             package, extra = _NEEDS[backend]
             if importlib.util.find_spec(package) is None:
                 raise missing_extra(package, extra, f"backend {backend!r}")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from txl_export.building.report import described
 from txl_export.bundle import Bundle
 from txl_export.checkpoints import detect_origin
 from txl_export.cli._options import HEAD, LAYOUT, PRECISION, SEGMENT_LENS, Reading, is_bundle
@@ -76,6 +77,7 @@ def _bundle(bundle: Bundle, mem_lens: tuple[int, ...]) -> dict[str, Any]:
     m = bundle.manifest
     value = m.to_dict()
     judge = bundle.judge_path
+    graphs = {g.file: g for g in m.graphs}
     return {
         "kind": "bundle",
         "path": str(bundle.path),
@@ -83,6 +85,7 @@ def _bundle(bundle: Bundle, mem_lens: tuple[int, ...]) -> dict[str, Any]:
         "vocabulary": bundle.vocab.kind if bundle.vocab else None,
         "graphs": [{k: g[k] for k in ("file", "segment", "head")} for g in value["graphs"]],
         "states": value["states"],
+        "engines": [described(e, graphs[e.graph], m.files[e.file]["bytes"]) for e in m.engines],
         "bytes": sum(f["bytes"] for f in m.files.values()),
         "judge": {
             "origin": m.judge.get("origin"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from txl_export.cli._engines import print_engines
 from txl_export.cli._options import INTS, Reading, checkpoint_options, examples, json_option
 from txl_export.cli._output import print_fields, print_json, print_table
 from txl_export.units import si
@@ -44,6 +45,7 @@ def command(target: str, mem_lens: tuple[int, ...], reading: Reading, as_json: b
     if "graphs" in found:
         rows = [(g["file"], g["head"], g["segment"]) for g in found["graphs"]]
         print_table("Graphs", ("file", "head", "tokens per call"), rows, left=2)
+    print_engines(found.get("engines", ()))
     _print_costs(found)
     if "export" in found:
         _print_export(found["export"])

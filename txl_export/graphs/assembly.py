@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from typing import Any
 
 import onnx_ir as ir
@@ -49,6 +51,7 @@ class Assembler:
         canvas.add(self._closing(graph), f"heads.{graph.head}", head, [h, *targets])
         model = canvas.model([*canvas.results, new_positions, *new_states], outputs)
         onnxscript.optimizer.optimize(model)
+        _name_nodes(model.graph)
         check_interface(model, inputs, outputs, graph.segment)
         return model
 
@@ -148,13 +151,33 @@ def _copy_node(node: ir.Node, prefix: str, copies: dict[ir.Value, ir.Value], not
         list(node.attributes.values()),
         num_outputs=len(node.outputs),
         version=node.version,
-        name=f"{prefix}/{node.name}",
+        name=f"{_module(node, prefix)}/{node.name}",
         metadata_props={"txl.part": prefix} | (dict(node.metadata_props) if notes else {}),
     )
     for old, new in zip(node.outputs, copy.outputs, strict=True):
         new.name, new.shape, new.type = f"{prefix}/{old.name}", old.shape, old.type
         copies[old] = new
     return copy
+
+
+def _module(node: ir.Node, prefix: str) -> str:
+    """Name of the module that a node was traced from, such as "layers.3.attention.positions": tools show it."""
+    scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
+    # Where the graph's modules wrap the reference's once more, they have the same name.
+    inner = re.sub(r"\b(\w+)(?:\.\1\b)+", r"\1", scopes[-2]) if len(scopes) > 1 else ""
+    return f"{prefix}.{inner}" if inner else prefix
+
+
+def _name_nodes(graph: ir.Graph) -> None:
+    """Nodes that the optimizer made get the module of what they were made of, or take their input from."""
+    modules: dict[ir.Node | None, str] = {}
+    for node in graph:
+        module, slash, name = (node.name or "").rpartition("/")
+        if not slash:
+            given = [modules[v.producer()] for v in node.inputs if v is not None and v.producer() in modules]
+            module = next(iter(given), node.metadata_props.get("txl.part", "opening"))
+            node.name = f"{module}/{name}"
+        modules[node] = module
 
 
 def _onnx_type(dtype: str) -> ir.DataType:

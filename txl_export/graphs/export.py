@@ -26,6 +26,7 @@ from txl_export.bundle import (
     file_entry,
 )
 from txl_export.checkpoints import Checkpoint, native
+from txl_export.engines import is_leftover
 from txl_export.errors import BundleError, ExportError, InputError
 from txl_export.files import read_json, replacing_folder, require_space, sha256, write_atomic, write_json
 from txl_export.graphs.assembly import Assembler
@@ -183,7 +184,10 @@ def _check_target(out: Path) -> None:
         manifest = read_json(out / MANIFEST, BundleError)
         ours = isinstance(manifest, dict) and manifest.get("format") == FORMAT
         known = {MANIFEST, CHECKPOINT, *manifest["files"]} if ours else set()
-    except (BundleError, KeyError, TypeError):
+        known |= {
+            p.name for p in out.iterdir() if ours and is_leftover(p.name, (g["file"] for g in manifest["graphs"]))
+        }
+    except (BundleError, KeyError, TypeError, AttributeError):
         known = set()
     if not known:
         raise ExportError(f"{out} holds files that are no bundle: choose an empty or new folder")
