@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import helper, numpy_helper
 
 from txl_export import TxlError
@@ -85,7 +86,8 @@ class Finder:
             return numpy_helper.to_array(tensor)
         where = {e.key: e.value for e in tensor.external_data}
         count, offset = int(np.prod(tensor.dims)), int(where["offset"])
-        return np.fromfile(self.bundle / where["location"], np.float32, count, offset=offset).reshape(tensor.dims)
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        return np.fromfile(self.bundle / where["location"], dtype, count, offset=offset).reshape(tensor.dims)
 
     def to_half(self, graph: onnx.GraphProto) -> None:
         """Convert a whole graph to float16 but for its inputs and outputs."""
@@ -179,7 +181,8 @@ def one_trace() -> Iterator[None]:
     def trace_once(piece: Any, arguments: Any, outputs: Any, segment: Any, mem_len: int) -> Any:
         shapes = [(n, tuple(t.shape)) for n, t in (*piece.named_parameters(), *piece.named_buffers())]
         eps = [m.eps for m in piece.modules() if hasattr(m, "eps")]
-        key = repr((type(piece), vars(piece).get("window"), shapes, eps, arguments, outputs, segment, mem_len))
+        types = [v for m in piece.modules() for v in vars(m).values() if isinstance(v, torch.dtype)]
+        key = repr((type(piece), vars(piece).get("window"), shapes, eps, types, arguments, outputs, segment, mem_len))
         if key not in traced:
             traced[key] = trace(piece, arguments, outputs, segment, mem_len)
         return traced[key]

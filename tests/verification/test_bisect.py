@@ -370,7 +370,7 @@ def test_small_errors_that_add_up_are_said_to(kv: Exported, tmp_path: Path, monk
 def test_bad_input_is_one_line(kv: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError) as e:
         bisect(kv.path)  # made of a checkpoint that is nowhere on disk
-    assert "say where it is with --checkpoint" in one_line(e.value)
+    assert "--checkpoint" in one_line(e.value)
     monkeypatch.setattr("txl_export.verification.bisection.probe.PROBES", {"another": None})
     change, _ = KV["W_1"][0](Finder(kv.path))
     with pytest.raises(InputError) as e:

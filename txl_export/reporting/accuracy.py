@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from txl_export.reporting.axes import scale_errors
 from txl_export.reporting.style import INK, LIMIT, MUTED, legend, legend_rows, looks, name_values, panels, styled
-from txl_export.verification.report import MEMORY_SHARE, Report
+from txl_export.verification.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,13 +70,13 @@ def memory_by_layer(report: Report, title: str = "Error of the memory by layer")
         figure, (ax,) = panels(title, 1, legend_rows(names))
         typical = [statistics.median(shares) for shares in layers]
         shown = [x for x in (*worst, *typical) if x > 0 and math.isfinite(x)]
-        low, high = scale_errors(ax, [*shown, MEMORY_SHARE])
+        low, high = scale_errors(ax, [*shown, report.memory_share])
         at, color = range(len(worst)), looks([LAYER_WORST])[LAYER_WORST].color
         median: dict[str, Any] = {"color": INK, "markersize": 11, "markeredgewidth": 1.6, "zorder": 4}
         ax.vlines(at, ax.get_ylim()[0], _within(worst, low, high), color="#c9d1d9", linewidth=1.4, zorder=1)
         handles = ax.plot(at, _within(worst, low, high), "o", color=color, zorder=3)
         handles += ax.plot(at, _within(typical, low, high), "_", **median)
-        handles += ax.plot([-0.5, len(worst) - 0.5], [MEMORY_SHARE] * 2, **LIMIT)
+        handles += ax.plot([-0.5, len(worst) - 0.5], [report.memory_share] * 2, **LIMIT)
         ax.set_xlim(-0.5, len(worst) - 0.5)
         _number(ax, range(len(worst)), "layer, 0 is nearest to the tokens")
         name_values(ax, "largest difference / largest number of the layer")

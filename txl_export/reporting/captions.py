@@ -17,7 +17,7 @@ from txl_export.reporting.series import (
     throughput_point,
 )
 from txl_export.reporting.words import error, listed, ms
-from txl_export.verification.report import MEMORY_SHARE, Report
+from txl_export.verification.report import Report
 
 # More lines or layers than these are told by their extremes.
 _FEW_LINES, _FEW_LAYERS = 4, 8
@@ -98,5 +98,5 @@ def layers_caption(report: Report) -> list[str]:
     told = listed(shares) if len(worst) <= _FEW_LAYERS else f"largest in {shares[where]}"
     return [
         f"Largest difference in the worst segment, as a share of the layer's largest number: {told}.",
-        f"From {error(MEMORY_SHARE)} a layer is named as the place of an error.",
+        f"From {error(report.memory_share)} a layer is named as the place of an error.",
     ]

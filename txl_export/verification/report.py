@@ -44,7 +44,7 @@ TOLERANCES = {
 # A tolerance is at least this many times the reference's own difference between float32 and float64.
 NOISE_FACTOR = 5.0
 # Memory that differs by more than this share of a layer's largest value is named as the place of an error.
-MEMORY_SHARE = 1e-4
+MEMORY_SHARE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 8e-2}
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,11 @@ class Report:
         )
 
     @property
+    def memory_share(self) -> float:
+        """Share of a layer's largest remembered value beyond which the layer is named as the place of an error."""
+        return MEMORY_SHARE[self.precision]
+
+    @property
     def max_abs(self) -> float:
         """Largest difference of all segments."""
         return max(s.measures.max_abs for s in self.segments)
@@ -202,7 +207,7 @@ class Report:
         return None
 
     def _failed(self, s: SegmentResult, what: str) -> str:
-        layer = next((n for n, share in enumerate(s.memory) if not share <= MEMORY_SHARE), None)
+        layer = next((n for n, share in enumerate(s.memory) if not share <= self.memory_share), None)
         where = (
             f"layer {layer} is the first whose memory differs" if layer is not None else "every layer's memory agrees"
         )

@@ -13,7 +13,7 @@ import numpy as np
 
 from txl_export.verification.bisection.graph_view import CASTS, GraphView, Node
 from txl_export.verification.bisection.interpreter import Interpreter
-from txl_export.verification.bisection.numbers import allowance, differences, distance, is_float, largest
+from txl_export.verification.bisection.numbers import allowance, differences, distance, is_float, largest, rounding
 
 Arrays = Mapping[str, np.ndarray]
 # Names mean the same in both graphs when at least this share of them is made by the same operator.
@@ -76,7 +76,8 @@ class Alignment:
                 continue
             for value, e, r in zip(node.outputs, exact, rounded, strict=False):
                 self.exact[value] = e
-                if deviation := self._meet(node, value, e, allowance(e, r)):
+                allowed = max(allowance(e, r), rounding(e, self.judge.types.get(value)))
+                if deviation := self._meet(node, value, e, allowed):
                     found.append(deviation)
         return found
 

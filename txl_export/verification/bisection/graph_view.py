@@ -60,6 +60,7 @@ class GraphView:
         parts: Sequence[str],
         opsets: Mapping[str, int],
         outputs: Iterable[str],
+        types: Mapping[str, np.dtype] | None = None,
     ) -> None:
         """Sort nodes into parts.
 
@@ -69,7 +70,9 @@ class GraphView:
             parts: the parts in the order in which they run.
             opsets: domain to version.
             outputs: names of the graph's outputs.
+            types: of values, where they are known.
         """
+        self.types = types or {}
         self._constants, self.parts, self.opsets = constants, parts, dict(opsets)
         self.outputs = tuple(outputs)
         self.nodes = _nodes(protos, parts)
@@ -190,4 +193,6 @@ def from_trace(model: ir.Model, parts: Sequence[str]) -> GraphView:
 
     constants = {name: reader(value) for name, value in model.graph.initializers.items()}
     protos = [ir.to_proto(node) for node in model.graph]
-    return GraphView(protos, constants, parts, model.opset_imports, (v.name or "" for v in model.graph.outputs))
+    values = [v for node in model.graph for v in node.outputs]
+    types = {v.name or "": v.dtype.numpy() for v in values if v.dtype is not None}
+    return GraphView(protos, constants, parts, model.opset_imports, (v.name or "" for v in model.graph.outputs), types)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from txl_export.checkpoints import Checkpoint
 from txl_export.graphs.assembly import Assembler
 from txl_export.graphs.layouts import PROJECTIONS
 from txl_export.graphs.model import SegmentGraph
-from txl_export.reference import Memory, TransformerXL
+from txl_export.reference import Memory
 from txl_export.verification.bisection.calls import Call
 from txl_export.verification.bisection.graph_view import GraphView, from_trace
 from txl_export.verification.bisection.parts import parts_of
@@ -85,7 +85,13 @@ class Judge:
         batch_size = call.ids.shape[0]
         positions = np.full(batch_size, call.start + self.manifest.start, np.int64)
         targets = {} if call.targets is None else {"targets": call.targets}
-        return {"input_ids": call.ids, "positions": positions} | self.states(memory) | targets
+        types = {s.input: s.dtype for s in self.manifest.states}
+        states = {name: a.astype(types[name], copy=False) for name, a in self.states(memory).items()}
+        return {"input_ids": call.ids, "positions": positions} | states | targets
+
+    def rounded(self, memory: Memory, call: Call, head: str) -> Values:
+        """Everything that a call can be compared by, as the bundle's precision leaves it: see `SegmentGraph`."""
+        return values_of(self.module, self.manifest, head, self.feeds(memory, call))
 
     def values(self, memory: Memory, call: Call, head: str, double: bool = False) -> Values:
         """Everything that a call can be compared by, in float32 or float64."""
@@ -94,7 +100,7 @@ class Judge:
         ids = torch.from_numpy(call.ids)
         if double:
             memory = Memory(tuple(h.double() for h in memory.hidden), memory.filled)
-        with torch.inference_mode(), _kept(model, hidden):
+        with torch.inference_mode(), _kept([model.embedding, *model.stack], hidden):
             h, after = model.features(ids, memory)
             kind, _, last = head.partition("@")
             asked = None if call.targets is None else torch.from_numpy(call.targets)
@@ -117,15 +123,30 @@ class Judge:
         return from_trace(model, parts_of(self.manifest, spec))
 
 
-class _kept:  # noqa: N801 - reads as a verb: `with _kept(model, hidden)`
-    """Appends the hidden states after the embedding and after each layer to a list."""
+def values_of(module: SegmentGraph, manifest: Manifest, head: str, feeds: Mapping[str, np.ndarray]) -> Values:
+    """What a module computes from the inputs of a graph of the same manifest."""
+    hidden: list[np.ndarray] = []
+    given = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in feeds.items()}
+    layers = [[given[s.input] for s in manifest.states if s.layer == n] for n in range(manifest.config.n_layer)]
+    with torch.inference_mode(), _kept([module.opening, *module.layers], hidden):
+        answers, _, states = module(head, given["input_ids"], given["positions"], layers, given.get("targets"))
+    names, flat = (o.name for o in manifest.head(head).outputs), (t for layer in states for t in layer)
+    return Values(
+        hidden,
+        {name: t.numpy() for name, t in zip(names, answers, strict=True)},
+        {s.output: t.numpy() for s, t in zip(manifest.states, flat, strict=True)},
+    )
 
-    def __init__(self, model: TransformerXL, hidden: list[np.ndarray]) -> None:
-        def keep(module: nn.Module, given: object, out: Tensor) -> None:
+
+class _kept:  # noqa: N801 - reads as a verb: `with _kept(modules, hidden)`
+    """Appends what modules give, or the first of several things, to a list: the hidden states after each."""
+
+    def __init__(self, modules: Iterable[nn.Module], hidden: list[np.ndarray]) -> None:
+        def keep(module: nn.Module, given: object, out: Tensor | tuple[Tensor, ...]) -> None:
             del module, given
-            hidden.append(out.numpy())
+            hidden.append((out[0] if isinstance(out, tuple) else out).numpy())
 
-        self._hooks = [m.register_forward_hook(keep) for m in (model.embedding, *model.stack)]
+        self._hooks = [m.register_forward_hook(keep) for m in modules]
 
     def __enter__(self) -> None:
         return None

@@ -14,6 +14,7 @@ VISIBLE = "TransformerXL.visible"
 _SCOPES, _TRACE = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.stack_trace"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 _OF_A_LAYER = ("attention", "feed_forward", "norm")
+_WRAPPER = "typed.py"  # every product goes through it; who asks for the product says more
 _PACKAGE = Path(__file__).parents[2]
 
 
@@ -52,6 +53,6 @@ def source_of(node: Node) -> str | None:
     frames = _FRAME.findall(node.notes.get(_TRACE, ""))
     for file, line, code in reversed(frames):
         path = Path(file)
-        if path.is_relative_to(_PACKAGE):
+        if path.is_relative_to(_PACKAGE) and path.name != _WRAPPER:
             return f"{path.relative_to(_PACKAGE.parent).as_posix()}:{line}: {code.strip()}"
     return None

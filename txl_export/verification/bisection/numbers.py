@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# What one operation in float32 may be off by, in units of the last place of its largest number.
-_ULPS = 16 * float(np.finfo(np.float32).eps)
+# What one operation may be off by, in units of the last place of its largest number: in float32, where long sums
+# round in different orders, and in a half precision, whose sums are formed in float32 and rounded once or twice.
+_ULPS = {np.dtype(np.float32): 16 * 2.0**-23, np.dtype(np.float16): 4 * 2.0**-10}
+_ONE = _ULPS[np.dtype(np.float32)]
 # ... and how many times the difference between float32 and float64 on the same inputs: orders of summation differ.
 _FACTOR = 16.0
 
@@ -77,6 +79,11 @@ def scale(array: np.ndarray) -> float:
     return float(values[np.isfinite(values)].max(initial=0.0))
 
 
+def rounding(exact: np.ndarray, dtype: np.dtype | None) -> float:
+    """What the type that a value should have explains: a few units in the last place of its largest number."""
+    return _ULPS.get(dtype, 0.0) * scale(exact) if dtype is not None and is_float(exact) else 0.0
+
+
 def allowance(exact: np.ndarray, rounded: np.ndarray) -> float:
     """What a value may differ by through rounding alone.
 
@@ -90,4 +97,4 @@ def allowance(exact: np.ndarray, rounded: np.ndarray) -> float:
     if not is_float(exact):
         return 0.0
     apart = differences(rounded, exact)
-    return _FACTOR * scale(apart) + _ULPS * scale(exact)
+    return _FACTOR * scale(apart) + _ONE * scale(exact)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from txl_export.errors import BundleError, InputError
+from txl_export.verification.bisection.parts import output_of, parts_of
 
 if TYPE_CHECKING:
     import onnx
+
+    from txl_export.backends.base import LoadedModel
+    from txl_export.backends.typed import TypedModel
+    from txl_export.bundle import Bundle, GraphSpec
 
 Arrays = dict[str, np.ndarray]
 _KEPT = 2  # the graph as it is, and the graph with the ends of all parts
@@ -83,12 +88,44 @@ def _readable(model: onnx.ModelProto) -> set[str]:
     return {n for n in names if n not in types or types[n].tensor_type.elem_type in known}
 
 
+class TypedProbe:
+    """The module of a half precision in PyTorch, which shows what comes out of each part."""
+
+    def __init__(self, model: TypedModel, spec: GraphSpec) -> None:
+        """Take the loaded module and the graph whose head is asked."""
+        self._model, self._spec = model, spec
+
+    def run(self, feeds: Mapping[str, np.ndarray], names: Iterable[str]) -> Arrays:
+        """See `Probe`; all ends of parts are given, whichever are asked for."""
+        from txl_export.verification.bisection.judge import values_of
+
+        del names
+        m = self._model.manifest
+        values = values_of(self._model.module, m, self._spec.head, feeds)
+        ends = [output_of(part) or "" for part in parts_of(m, self._spec)]
+        return dict(zip(ends, values.hidden, strict=False)) | values.answers | values.states
+
+
+def _of_onnxruntime(model: Any, bundle: Bundle, spec: GraphSpec, proto: onnx.ModelProto) -> Probe:
+    del model, spec
+    return OnnxRuntimeProbe(proto, bundle.path)
+
+
+def _of_typed(model: Any, bundle: Bundle, spec: GraphSpec, proto: onnx.ModelProto) -> Probe:
+    del bundle, proto
+    return TypedProbe(model, spec)
+
+
 # One line per backend that can show intermediate values.
-PROBES: dict[str, type[OnnxRuntimeProbe]] = {"onnxruntime": OnnxRuntimeProbe}
+PROBES: dict[str, Callable[[Any, Bundle, GraphSpec, onnx.ModelProto], Probe]] = {
+    "onnxruntime": _of_onnxruntime,
+    "typed": _of_typed,
+}
 
 
-def probe(backend: str, model: onnx.ModelProto, folder: Path) -> Probe:
-    """The probe of a backend; raises InputError for one that keeps intermediate values to itself."""
-    if backend not in PROBES:
-        raise InputError(f"backend {backend!r} shows no intermediate values: bisect with --backend {', '.join(PROBES)}")
-    return PROBES[backend](model, folder)
+def probe(model: LoadedModel, bundle: Bundle, spec: GraphSpec, proto: onnx.ModelProto) -> Probe:
+    """The probe of a loaded model; raises InputError for a backend that keeps intermediate values to itself."""
+    if model.name not in PROBES:
+        there = " or ".join(PROBES)
+        raise InputError(f"backend {model.name!r} shows no intermediate values: bisect with --backend {there}")
+    return PROBES[model.name](model, bundle, spec, proto)

@@ -109,7 +109,9 @@ class Search:
         return self._finding(call, plain, _merged("the values at the ends of layers"))
 
     def _errors(self, graph: Graph, call: Call, memory: Memory, observed: Arrays) -> list[PartError]:
-        single = self.judge.values(memory, call, graph.spec.head)
+        half = self.bundle.manifest.precision != "fp32"
+        values = self.judge.rounded if half else self.judge.values
+        single = values(memory, call, graph.spec.head)
         double = self.judge.values(memory, call, graph.spec.head, double=True)
         states = self.bundle.manifest.states
         # Where only a sum over all segments is out of tolerance, every answer beyond rounding counts.
@@ -123,7 +125,7 @@ class Search:
         if spec.file not in self._graphs:
             parts = parts_of(m, spec)
             view, proto = from_file(self.bundle.path / spec.file, parts)
-            runs = probe(self.engine.backend, proto, self.bundle.path)
+            runs = probe(self.engine.model, self.bundle, spec, proto)
             self._graphs[spec.file] = Graph(spec, parts, view, runs, low_precision(proto))
         return self._graphs[spec.file]
 
@@ -142,7 +144,7 @@ class Search:
             again = self._errors(graph, call, memory, region.observed) if first.part in parts else []
             if again and not any(e.lost for e in again if e.value == first.value):
                 return self._finding(call, errors, _merged("all values inside this part"), first.part)
-        return self._finding(call, errors, _no_node(first), first.part)
+        return self._finding(call, errors, _no_node(first, self.bundle.manifest.precision), first.part)
 
     def _origin(self, part: str, constant: Constant, at: tuple[int, ...]) -> sources.Source | None:
         return sources.find(self.judge, part, constant.expected, at)
@@ -201,7 +203,14 @@ def _spread(cause: Cause, graph: Graph) -> Cause:
     return replace(cause, reason=reason, advice="the whole graph was converted: use the graph before that")
 
 
-def _no_node(error: PartError) -> Cause:
+def _no_node(error: PartError, precision: str) -> Cause:
+    if precision != "fp32":
+        return Cause(
+            "precision",
+            f"every node gives what its types allow, and {error.value} differs from the reference by {error.error:.3g}",
+            f"{precision} does not hold this text's numbers in {error.part}: export again with it as --calibration, or "
+            f"keep the part in fp32 with --tensors '{error.part}.*=fp32'",
+        )
     return Cause(
         "tracing",
         f"every node gives what the judge's own graph gives for the same inputs, and yet {error.value} differs "
