@@ -11,8 +11,9 @@ import pytest
 
 from tests.building.conftest import needs_rtx
 from tests.bundles import checkpoint_of, one_line
-from txl_export.backends import cuda
+from txl_export.backends import backend, cuda
 from txl_export.backends.cuda import Device
+from txl_export.building.packages import PACKAGES
 from txl_export.bundle import MANIFEST
 from txl_export.errors import BundleError, EnvironmentMismatch, InputError, TxlError
 from txl_export.files import write_json
@@ -22,9 +23,9 @@ L4, T4 = Device("NVIDIA L4", "sm89"), Device("Tesla T4", "sm75")
 TYPES = {"float32": "FLOAT", "int64": "INT64"}
 
 
-def refused(source, backend="tensorrt-rtx", kind: type[TxlError] = EnvironmentMismatch) -> str:
+def refused(source, name="tensorrt-rtx", kind: type[TxlError] = EnvironmentMismatch) -> str:
     with pytest.raises(kind) as e:
-        Engine.load(source, backend=backend)
+        Engine.load(source, backend=name)
     return one_line(e.value)
 
 
@@ -88,6 +89,7 @@ def test_a_checkpoint():
 
 def test_it_is_never_chosen_of_itself(engines):
     assert Engine.load(engines.bundle).backend == "onnxruntime"
+    assert not any(backend(name).accepts(engines.bundle) for name in PACKAGES)
 
 
 @needs_rtx
@@ -146,10 +148,10 @@ class TestBuilt:
         assert "does not run them yet" in refused(engines.bundle)
 
 
-@pytest.mark.parametrize("backend", ["tensorrt", "tensorrt-rtx"])
-def test_bench_cannot_time_them_yet(folder, backend):
+@pytest.mark.parametrize("name", PACKAGES)
+def test_bench_cannot_time_them_yet(folder, name):
     from txl_export import bench
 
     with pytest.raises(InputError) as e:
-        bench([folder], backends=[backend])
+        bench([folder], backends=[name])
     assert "runs nothing that can be timed" in one_line(e.value)
