@@ -168,10 +168,10 @@ class PrecisionPolicy:
             return []
         how = f"chosen on {self.calibration}" if self.calibration else "not calibrated"
         joints = ", ".join(f"{n} {self.of(n)}" for n in (MEMORY, *JOINTS))
-        return [f"{self.precision}, {how}; {joints}", *map(self._exception, _by_kind(self._in_fp32()))]
+        return [f"{self.precision}, {how}; {joints}", *map(self._exception, _by_kind(self.in_fp32()))]
 
-    def _in_fp32(self) -> list[str]:
-        """Products that stay in fp32."""
+    def in_fp32(self) -> list[str]:
+        """Names of the products that stay in fp32."""
         return [n for n, c in self.choices.items() if c.precision == "fp32" and n not in (*JOINTS, MEMORY)]
 
     def _exception(self, names: list[str]) -> str:

@@ -56,7 +56,7 @@ def visibility(positions: Tensor, L: int, mem_len: int, window: int | None, dtyp
     query_row = torch.arange(mem_len, mem_len + L)[:, None]
     seen = row <= query_row
     if window is not None:
-        seen = seen & (query_row - row < window)
+        seen = seen & (row > query_row - window)  # no [L, M + L] of integers: a fixed segment makes it a constant
     started = positions[:, None, None, None] - mem_len + row >= 0  # [B, 1, 1, K]
     return torch.where(seen & started, torch.tensor(0.0, dtype=dtype), torch.tensor(float("-inf"), dtype=dtype))
 
