@@ -36,6 +36,7 @@ def test_a_wrong_weight_is_told_from_rounding(exported, tmp_path, part, shape, w
     found = verify(bad, made.checkpoint, ids=ids, segments=20, bisect=True).bisect
     assert (found.cause.name, found.part, found.place.module) == ("wrong weights", part, f"{part}.{where}")
     assert found.place.node == finder.user(name)
+    assert found.others == ()  # all that rounds like its type is right
 
 
 def test_overflow_shows_in_the_typed_module(tmp_path: Path):
