@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from txl_export.checkpoints import huggingface, native
+from txl_export.checkpoints import huggingface, native, tensorflow
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.config import apply_overrides
 from txl_export.errors import CheckpointError
@@ -27,7 +27,7 @@ class Origin(Protocol):
         ...
 
 
-ORIGINS: dict[str, Origin] = {"native": native, "huggingface": huggingface}
+ORIGINS: dict[str, Origin] = {"native": native, "huggingface": huggingface, "tensorflow": tensorflow}
 
 
 def detect_origin(path: Path) -> tuple[str, str]:
@@ -36,11 +36,11 @@ def detect_origin(path: Path) -> tuple[str, str]:
     Raises:
         CheckpointError: when nothing is there or no origin recognises it.
     """
+    for name, origin in ORIGINS.items():
+        if reason := origin.detect(path):  # before asking whether it exists: TensorFlow's names are those of no file
+            return name, reason
     if not path.exists():
         raise CheckpointError(f"{path} does not exist")
-    for name, origin in ORIGINS.items():
-        if reason := origin.detect(path):
-            return name, reason
     raise CheckpointError(f"{path} is no {' or '.join(ORIGINS)} checkpoint: give a folder with config.json and weights")
 
 
@@ -63,9 +63,17 @@ def load_checkpoint(
     name = origin or detect_origin(path)[0]
     if name not in ORIGINS:
         raise CheckpointError(f"origin {name!r} is unknown: use one of {', '.join(ORIGINS)}")
-    if not path.exists():
+    if not path.exists() and not ORIGINS[name].detect(path):
         raise CheckpointError(f"{path} does not exist")
     loaded = ORIGINS[name].load(path)
     given = {k: v for k, v in (overrides or {}).items() if v is not None}
     config, dialect = apply_overrides(loaded.config, loaded.dialect, given)
-    return dataclasses.replace(loaded, config=config, dialect=dialect, overrides=given)
+    assumed = {k: v for k, v in loaded.assumed.items() if k not in given}
+    notes = (*loaded.notes, *_assumptions(assumed))
+    return dataclasses.replace(loaded, config=config, dialect=dialect, overrides=given, assumed=assumed, notes=notes)
+
+
+def _assumptions(assumed: Mapping[str, Any]) -> list[str]:
+    listed = ", ".join(f"{name} {value}" for name, value in assumed.items())
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in assumed)
+    return [f"the files do not say {listed}: these are defaults, give what was trained with ({flags})"] * bool(assumed)
