@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from txl_export.checkpoints import huggingface, native
+from txl_export.checkpoints import huggingface, kimiyoung, native, nvidia, pickles
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.config import apply_overrides
 from txl_export.errors import CheckpointError
@@ -22,12 +22,13 @@ class Origin(Protocol):
         """Why `path` is of this origin, or None when it is not."""
         ...
 
-    def load(self, path: Path) -> Checkpoint:
-        """Read it."""
+    def load(self, path: Path, given: Mapping[str, Any] | None = None, /) -> Checkpoint:
+        """Read it; `given` holds the caller's overrides, for what the file does not say."""
         ...
 
 
-ORIGINS: dict[str, Origin] = {"native": native, "huggingface": huggingface}
+# Folders that say what they are go first.
+ORIGINS: dict[str, Origin] = {"native": native, "huggingface": huggingface, "kimiyoung": kimiyoung, "nvidia": nvidia}
 
 
 def detect_origin(path: Path) -> tuple[str, str]:
@@ -38,10 +39,13 @@ def detect_origin(path: Path) -> tuple[str, str]:
     """
     if not path.exists():
         raise CheckpointError(f"{path} does not exist")
-    for name, origin in ORIGINS.items():
-        if reason := origin.detect(path):
-            return name, reason
-    raise CheckpointError(f"{path} is no {' or '.join(ORIGINS)} checkpoint: give a folder with config.json and weights")
+    with pickles.read_once():
+        for name, origin in ORIGINS.items():
+            if reason := origin.detect(path):
+                return name, reason
+    raise CheckpointError(
+        f"{path} is no {' or '.join(ORIGINS)} checkpoint: give a folder with config.json and weights, or a .pt file"
+    )
 
 
 def load_checkpoint(
@@ -53,19 +57,21 @@ def load_checkpoint(
         path: a folder or file of a known origin.
         origin: which implementation it comes from; None to detect it from the content.
         overrides: evaluation values in place of the stored ones, such as
-            {"mem_len": 640, "same_length": True, "clamp_len": 400, "initial_memory": "empty"}.
+            {"mem_len": 640, "same_length": True, "clamp_len": 400, "initial_memory": "empty"}. Of files that hold no
+            configuration, also what of the model cannot be seen in the weights: {"pre_lnorm": True}.
 
     Raises:
         CheckpointError: unreadable, incomplete, misshaped or not finite.
         ConfigError: a configuration or override that does not fit.
     """
     path = Path(path)
-    name = origin or detect_origin(path)[0]
-    if name not in ORIGINS:
-        raise CheckpointError(f"origin {name!r} is unknown: use one of {', '.join(ORIGINS)}")
-    if not path.exists():
-        raise CheckpointError(f"{path} does not exist")
-    loaded = ORIGINS[name].load(path)
     given = {k: v for k, v in (overrides or {}).items() if v is not None}
+    with pickles.read_once():
+        name = origin or detect_origin(path)[0]
+        if name not in ORIGINS:
+            raise CheckpointError(f"origin {name!r} is unknown: use one of {', '.join(ORIGINS)}")
+        if not path.exists():
+            raise CheckpointError(f"{path} does not exist")
+        loaded = ORIGINS[name].load(path, given)
     config, dialect = apply_overrides(loaded.config, loaded.dialect, given)
     return dataclasses.replace(loaded, config=config, dialect=dialect, overrides=given)
