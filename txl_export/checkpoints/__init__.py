@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from txl_export.checkpoints import huggingface, kimiyoung, native, nvidia, pickles
+from txl_export.checkpoints import huggingface, kimiyoung, native, nvidia, pickles, tensorflow
 from txl_export.checkpoints.base import Checkpoint
-from txl_export.config import apply_overrides
+from txl_export.config import ARCHITECTURE, apply_overrides
 from txl_export.errors import CheckpointError
 
 __all__ = ["ORIGINS", "Checkpoint", "detect_origin", "load_checkpoint", "native"]
@@ -28,7 +28,13 @@ class Origin(Protocol):
 
 
 # Folders that say what they are go first.
-ORIGINS: dict[str, Origin] = {"native": native, "huggingface": huggingface, "kimiyoung": kimiyoung, "nvidia": nvidia}
+ORIGINS: dict[str, Origin] = {
+    "native": native,
+    "huggingface": huggingface,
+    "tensorflow": tensorflow,
+    "kimiyoung": kimiyoung,
+    "nvidia": nvidia,
+}
 
 
 def detect_origin(path: Path) -> tuple[str, str]:
@@ -37,12 +43,12 @@ def detect_origin(path: Path) -> tuple[str, str]:
     Raises:
         CheckpointError: when nothing is there or no origin recognises it.
     """
-    if not path.exists():
-        raise CheckpointError(f"{path} does not exist")
     with pickles.read_once():
         for name, origin in ORIGINS.items():
-            if reason := origin.detect(path):
+            if reason := origin.detect(path):  # before asking whether it exists: TensorFlow's names are of no file
                 return name, reason
+    if not path.exists():
+        raise CheckpointError(f"{path} does not exist")
     raise CheckpointError(
         f"{path} is no {' or '.join(ORIGINS)} checkpoint: give a folder with config.json and weights, or a .pt file"
     )
@@ -70,8 +76,16 @@ def load_checkpoint(
         name = origin or detect_origin(path)[0]
         if name not in ORIGINS:
             raise CheckpointError(f"origin {name!r} is unknown: use one of {', '.join(ORIGINS)}")
-        if not path.exists():
+        if not path.exists() and not ORIGINS[name].detect(path):
             raise CheckpointError(f"{path} does not exist")
         loaded = ORIGINS[name].load(path, given)
     config, dialect = apply_overrides(loaded.config, loaded.dialect, given)
-    return dataclasses.replace(loaded, config=config, dialect=dialect, overrides=given)
+    assumed = {k: v for k, v in loaded.assumed.items() if k not in given}
+    notes = (*loaded.notes, *_assumptions(assumed))
+    return dataclasses.replace(loaded, config=config, dialect=dialect, overrides=given, assumed=assumed, notes=notes)
+
+
+def _assumptions(assumed: Mapping[str, Any]) -> list[str]:
+    listed = ", ".join(f"{name} {value}" for name, value in assumed.items())
+    flags = ", ".join(f"--set {n}=..." if n in ARCHITECTURE else f"--{n.replace('_', '-')}" for n in assumed)
+    return [f"the files do not say {listed}: these are defaults, give what was trained with ({flags})"] * bool(assumed)

@@ -76,8 +76,8 @@ def load(path: Path, given: Mapping[str, Any] | None = None) -> Checkpoint:
     if found["cutoffs"] is None and "cutoffs" in (given or {}):
         found = found | {"cutoffs": tuple((given or {})["cutoffs"])}
     ties = sharing(tensors, NAMING, 1 + len(found["cutoffs"] or ()), found["div_val"])
-    config, notes = completed(found | ties, given or {}, file.path)
-    return _checkpoint(file, config, Dialect(**_DIALECT), tensors, notes)
+    config, assumed = completed(found | ties, given or {}, file.path)
+    return _checkpoint(file, config, Dialect(**_DIALECT), tensors, assumed)
 
 
 def _load_module(file: TorchFile, module: Plain) -> Checkpoint:
@@ -89,14 +89,14 @@ def _load_module(file: TorchFile, module: Plain) -> Checkpoint:
     ties = sharing(tensors, NAMING, 1 + config.n_tails, config.div_val)
     config = ModelConfig.from_dict(config.to_dict() | ties)
     dialect = Dialect(**_DIALECT, layer_norm_eps=_layer_norm_eps(module, file.path))
-    return _checkpoint(file, config, dialect, tensors, ())
+    return _checkpoint(file, config, dialect, tensors, {})
 
 
 def _checkpoint(
-    file: TorchFile, config: ModelConfig, dialect: Dialect, tensors: Mapping[str, Any], notes: tuple[str, ...]
+    file: TorchFile, config: ModelConfig, dialect: Dialect, tensors: Mapping[str, Any], assumed: dict[str, Any]
 ) -> Checkpoint:
     weights = canonical_weights(config, tensors, file.path, NAMING)
-    return Checkpoint(config, dialect, weights, origin="kimiyoung", path=file.path, notes=notes)
+    return Checkpoint(config, dialect, weights, origin="kimiyoung", path=file.path, assumed=assumed)
 
 
 def _module_config(module: Plain, source: Path) -> ModelConfig:

@@ -17,7 +17,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 DEFAULTS: dict[str, Any] = {"pre_lnorm": False, "mem_len": 512, "clamp_len": -1, "same_length": False}
 
 
-def completed(found: Mapping[str, Any], given: Mapping[str, Any], source: Path) -> tuple[ModelConfig, tuple[str, ...]]:
+def completed(found: Mapping[str, Any], given: Mapping[str, Any], source: Path) -> tuple[ModelConfig, dict[str, Any]]:
     """A configuration of what a file shows, then of what the caller says, then of `DEFAULTS`.
 
     Args:
@@ -27,7 +27,7 @@ def completed(found: Mapping[str, Any], given: Mapping[str, Any], source: Path) 
         source: what to call the file in messages.
 
     Returns:
-        the configuration, and a note that names the defaults that were taken.
+        the configuration, and the defaults that were taken.
 
     Raises:
         ConfigError: for a field that is open and was not given, or a value that does not fit.
@@ -38,10 +38,8 @@ def completed(found: Mapping[str, Any], given: Mapping[str, Any], source: Path) 
     if missing:
         example = ", ".join(f'"{k}": ...' for k in missing)
         raise ConfigError(f"{source} does not say {', '.join(missing)}: give overrides {{{example}}}, or --set")
-    taken = {k: v for k, v in DEFAULTS.items() if k not in values and k not in says}
-    config = ModelConfig(**{**values, **says, **taken})
-    note = f"the file has no configuration: taken {', '.join(f'{k} {v}' for k, v in taken.items())}; override if wrong"
-    return config, (note,) if taken else ()
+    assumed = {k: v for k, v in DEFAULTS.items() if k not in values and k not in says}
+    return ModelConfig(**{**values, **says, **assumed}), assumed
 
 
 def fields_in(shapes: Shapes, naming: Naming, source: Path) -> dict[str, Any]:
