@@ -216,6 +216,10 @@ class Dialect:
 # Evaluation values that upstream takes from the command line rather than from the checkpoint.
 OVERRIDABLE_CONFIG = ("mem_len", "clamp_len", "same_length")
 OVERRIDABLE_DIALECT = tuple(f.name for f in dataclasses.fields(Dialect))
+# Of the model itself: given only for files that do not hold it, such as bare state dicts.
+ARCHITECTURE = tuple(
+    f.name for f in dataclasses.fields(ModelConfig) if f.name not in (*OVERRIDABLE_CONFIG, "dropout", "dropatt")
+)
 
 
 def apply_overrides(
@@ -226,19 +230,27 @@ def apply_overrides(
     Args:
         config: the stored architecture.
         dialect: the origin's dialect.
-        overrides: names out of `OVERRIDABLE_CONFIG` and the fields of `Dialect`; None values are ignored.
+        overrides: names out of `OVERRIDABLE_CONFIG`, the fields of `Dialect`, and `ARCHITECTURE`, whose values
+            must be those of `config`; None values are ignored.
 
     Raises:
-        ConfigError: for a name that evaluation cannot change, or a value that does not fit.
+        ConfigError: for a name that cannot be overridden, or a value that does not fit.
     """
     given = {k: v for k, v in (overrides or {}).items() if v is not None}
-    for name in given:
-        if name not in OVERRIDABLE_CONFIG + OVERRIDABLE_DIALECT:
+    for name, value in given.items():
+        if name not in OVERRIDABLE_CONFIG + OVERRIDABLE_DIALECT + ARCHITECTURE:
             known = ", ".join(OVERRIDABLE_CONFIG + OVERRIDABLE_DIALECT)
             raise ConfigError(f"override '{name}' is unknown or not an evaluation value: use one of {known}")
+        if name in ARCHITECTURE:
+            _require_same(name, value, getattr(config, name))
     config = dataclasses.replace(config, **{k: v for k, v in given.items() if k in OVERRIDABLE_CONFIG})
     dialect = dataclasses.replace(dialect, **{k: v for k, v in given.items() if k in OVERRIDABLE_DIALECT})
     return config, dialect
+
+
+def _require_same(name: str, value: object, found: object) -> None:
+    if (tuple(value) if isinstance(value, list) else value) != found:
+        raise ConfigError(f"override '{name}' is {value!r}, the model has {found!r}: only evaluation values can change")
 
 
 def _is_int(value: object) -> bool:

@@ -15,7 +15,8 @@ from safetensors.numpy import save_file
 from tests.helpers import random_weights, tiny_config
 from txl_export import load_checkpoint
 from txl_export.checkpoints import detect_origin
-from txl_export.checkpoints.huggingface import _check_frequencies, parse_config
+from txl_export.checkpoints.huggingface import parse_config
+from txl_export.checkpoints.upstream import _check_frequencies
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import CheckpointError, ConfigError
 from txl_export.weights import count_parameters

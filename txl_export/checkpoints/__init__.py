@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from txl_export.checkpoints import huggingface, native, tensorflow
+from txl_export.checkpoints import huggingface, kimiyoung, native, nvidia, pickles, tensorflow
 from txl_export.checkpoints.base import Checkpoint
-from txl_export.config import apply_overrides
+from txl_export.config import ARCHITECTURE, apply_overrides
 from txl_export.errors import CheckpointError
 
 __all__ = ["ORIGINS", "Checkpoint", "detect_origin", "load_checkpoint", "native"]
@@ -22,12 +22,19 @@ class Origin(Protocol):
         """Why `path` is of this origin, or None when it is not."""
         ...
 
-    def load(self, path: Path) -> Checkpoint:
-        """Read it."""
+    def load(self, path: Path, given: Mapping[str, Any] | None = None, /) -> Checkpoint:
+        """Read it; `given` holds the caller's overrides, for what the file does not say."""
         ...
 
 
-ORIGINS: dict[str, Origin] = {"native": native, "huggingface": huggingface, "tensorflow": tensorflow}
+# Folders that say what they are go first.
+ORIGINS: dict[str, Origin] = {
+    "native": native,
+    "huggingface": huggingface,
+    "tensorflow": tensorflow,
+    "kimiyoung": kimiyoung,
+    "nvidia": nvidia,
+}
 
 
 def detect_origin(path: Path) -> tuple[str, str]:
@@ -36,12 +43,15 @@ def detect_origin(path: Path) -> tuple[str, str]:
     Raises:
         CheckpointError: when nothing is there or no origin recognises it.
     """
-    for name, origin in ORIGINS.items():
-        if reason := origin.detect(path):  # before asking whether it exists: TensorFlow's names are those of no file
-            return name, reason
+    with pickles.read_once():
+        for name, origin in ORIGINS.items():
+            if reason := origin.detect(path):  # before asking whether it exists: TensorFlow's names are of no file
+                return name, reason
     if not path.exists():
         raise CheckpointError(f"{path} does not exist")
-    raise CheckpointError(f"{path} is no {' or '.join(ORIGINS)} checkpoint: give a folder with config.json and weights")
+    raise CheckpointError(
+        f"{path} is no {' or '.join(ORIGINS)} checkpoint: give a folder with config.json and weights, or a .pt file"
+    )
 
 
 def load_checkpoint(
@@ -53,20 +63,22 @@ def load_checkpoint(
         path: a folder or file of a known origin.
         origin: which implementation it comes from; None to detect it from the content.
         overrides: evaluation values in place of the stored ones, such as
-            {"mem_len": 640, "same_length": True, "clamp_len": 400, "initial_memory": "empty"}.
+            {"mem_len": 640, "same_length": True, "clamp_len": 400, "initial_memory": "empty"}. Of files that hold no
+            configuration, also what of the model cannot be seen in the weights: {"pre_lnorm": True}.
 
     Raises:
         CheckpointError: unreadable, incomplete, misshaped or not finite.
         ConfigError: a configuration or override that does not fit.
     """
     path = Path(path)
-    name = origin or detect_origin(path)[0]
-    if name not in ORIGINS:
-        raise CheckpointError(f"origin {name!r} is unknown: use one of {', '.join(ORIGINS)}")
-    if not path.exists() and not ORIGINS[name].detect(path):
-        raise CheckpointError(f"{path} does not exist")
-    loaded = ORIGINS[name].load(path)
     given = {k: v for k, v in (overrides or {}).items() if v is not None}
+    with pickles.read_once():
+        name = origin or detect_origin(path)[0]
+        if name not in ORIGINS:
+            raise CheckpointError(f"origin {name!r} is unknown: use one of {', '.join(ORIGINS)}")
+        if not path.exists() and not ORIGINS[name].detect(path):
+            raise CheckpointError(f"{path} does not exist")
+        loaded = ORIGINS[name].load(path, given)
     config, dialect = apply_overrides(loaded.config, loaded.dialect, given)
     assumed = {k: v for k, v in loaded.assumed.items() if k not in given}
     notes = (*loaded.notes, *_assumptions(assumed))
@@ -75,5 +87,5 @@ def load_checkpoint(
 
 def _assumptions(assumed: Mapping[str, Any]) -> list[str]:
     listed = ", ".join(f"{name} {value}" for name, value in assumed.items())
-    flags = ", ".join(f"--{name.replace('_', '-')}" for name in assumed)
+    flags = ", ".join(f"--set {n}=..." if n in ARCHITECTURE else f"--{n.replace('_', '-')}" for n in assumed)
     return [f"the files do not say {listed}: these are defaults, give what was trained with ({flags})"] * bool(assumed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def detect(path: Path) -> str | None:
     )
 
 
-def load(path: Path) -> Checkpoint:
+def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
     """Read a native checkpoint; raises CheckpointError or ConfigError."""
     value = read_json(path / CONFIG_FILE, CheckpointError)
     if not isinstance(value, dict):

@@ -8,7 +8,7 @@ variables and no configuration: the architecture follows from their shapes, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def detect(path: Path) -> str | None:
     return f"{found[0].name} is the index of a TensorFlow checkpoint" if found else None
 
 
-def load(path: Path) -> Checkpoint:
+def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
     """Read a checkpoint; raises CheckpointError or ConfigError."""
     index = _chosen(path)
     prefix = index.with_name(index.name.removesuffix(INDEX))

@@ -30,7 +30,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         halves = _read_bfloat16(path, [name for name, dtype in dtypes.items() if dtype == "BF16"])
     except (SafetensorError, OSError, ValueError) as e:
         raise CheckpointError(f"{path} is not a readable safetensors file ({first_line(e)})") from None
-    return {name: _float32((halves if name in halves else plain)[name], name, path) for name in dtypes}
+    return {name: to_float32((halves if name in halves else plain)[name], name, path) for name in dtypes}
 
 
 def _read_bfloat16(path: Path, names: list[str]) -> dict[str, np.ndarray]:
@@ -43,8 +43,13 @@ def _read_bfloat16(path: Path, names: list[str]) -> dict[str, np.ndarray]:
             start, end = header[name]["data_offsets"]
             f.seek(8 + size + start)
             halves = np.frombuffer(f.read(end - start), dtype="<u2")
-            out[name] = (halves.astype(np.uint32) << 16).view(np.float32).reshape(header[name]["shape"])
+            out[name] = widen_bfloat16(halves).reshape(header[name]["shape"])
     return out
+
+
+def widen_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """The float32 numbers of bfloat16's bits, uint16."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def read_torch(path: Path) -> dict[str, np.ndarray]:
@@ -66,7 +71,7 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
         if t.layout != torch.strided or t.device.type != "cpu" or t.is_quantized:
             raise CheckpointError(f"{path}: {key} is sparse, quantized or empty of data, expected a plain tensor")
         t = t.detach()
-        out[str(key)] = _float32((t.float() if t.is_floating_point() else t).numpy(), str(key), path)
+        out[str(key)] = to_float32((t.float() if t.is_floating_point() else t).numpy(), str(key), path)
     return out
 
 
@@ -78,7 +83,8 @@ def _why(e: Exception) -> str:
     return "it is damaged or holds something else" if "weights_only" in text else first_line(e)
 
 
-def _float32(array: np.ndarray, name: str, path: Path) -> np.ndarray:
+def to_float32(array: np.ndarray, name: str, path: Path) -> np.ndarray:
+    """Floating point of any width as contiguous float32, integers as they are; raises CheckpointError for others."""
     if array.dtype.kind == "f":
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes Inf, which the weights' check names
             return np.asarray(array, dtype=np.float32, order="C")
