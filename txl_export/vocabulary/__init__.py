@@ -5,6 +5,7 @@ from txl_export.vocabulary._bytes import ByteVocabulary
 from txl_export.vocabulary._registry import load_vocabulary
 from txl_export.vocabulary._symbols import SymbolVocabulary
 from txl_export.vocabulary._text import order_note, reading_notes, unknown_note
+from txl_export.vocabulary._units import unit_of
 
 __all__ = [
     "ByteVocabulary",
@@ -13,5 +14,6 @@ __all__ = [
     "load_vocabulary",
     "order_note",
     "reading_notes",
+    "unit_of",
     "unknown_note",
 ]

@@ -167,7 +167,9 @@ class SymbolVocabulary:
         try:
             content = path.read_bytes()
             if hashlib.sha256(content).hexdigest() != value.get("sha256"):
-                raise CheckpointError(f"{path} is not the vocabulary that was saved (its SHA-256 differs): save it again")
+                raise CheckpointError(
+                    f"{path} is not the vocabulary that was saved (its SHA-256 differs): save it again"
+                )
             symbols = json.loads(content)
             if not isinstance(symbols, list) or len(symbols) != value.get("size"):
                 raise CheckpointError(f"{path} holds no list of {value.get('size')} symbols: save it again")
