@@ -226,7 +226,7 @@ def test_garbage_safetensors(folder, data):
 def test_files_that_are_not_there(folder, tmp_path):
     refused(tmp_path / "nothing", "does not exist")
     refused(tmp_path / "nothing", "does not exist", origin="native")
-    refused(folder, "'tensorflow'", "huggingface", origin="tensorflow")
+    refused(folder, "'jax'", "huggingface", origin="jax")
     (folder / "model.safetensors").unlink()
     refused(folder, "model.safetensors")
     (folder / "config.json").unlink()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from txl_export.checkpoints.base import Checkpoint
-from txl_export.checkpoints.shards import read_shards
+from txl_export.checkpoints.shards import Reader, read_shards
 from txl_export.checkpoints.tensors import read_safetensors, read_torch
 from txl_export.checkpoints.upstream import Naming, canonical_weights
 from txl_export.checkpoints.vocabularies import find_huggingface
@@ -22,7 +22,7 @@ from txl_export.files import read_json
 
 CONFIG_FILE = "config.json"
 # First found wins, as in `from_pretrained`.
-WEIGHT_FILES = {
+WEIGHT_FILES: dict[str, Reader] = {
     "model.safetensors": read_safetensors,
     "model.safetensors.index.json": functools.partial(read_shards, read=read_safetensors),
     "pytorch_model.bin": read_torch,

@@ -36,8 +36,8 @@ def completed(found: Mapping[str, Any], given: Mapping[str, Any], source: Path) 
     says = {k: v for k, v in given.items() if k in ARCHITECTURE + OVERRIDABLE_CONFIG and k not in values}
     missing = [k for k, v in found.items() if v is None and k not in says]
     if missing:
-        example = ", ".join(f'"{k}": ...' for k in missing)
-        raise ConfigError(f"{source} does not say {', '.join(missing)}: give overrides {{{example}}}, or --set")
+        flags = " ".join(f"--set {k}=..." for k in missing)
+        raise ConfigError(f"{source} does not say {', '.join(missing)}: give it as an override ({flags})")
     assumed = {k: v for k, v in DEFAULTS.items() if k not in values and k not in says}
     return ModelConfig(**{**values, **says, **assumed}), assumed
 

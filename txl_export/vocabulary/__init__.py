@@ -4,7 +4,7 @@ from txl_export.vocabulary._base import Vocabulary
 from txl_export.vocabulary._bytes import ByteVocabulary
 from txl_export.vocabulary._registry import load_vocabulary
 from txl_export.vocabulary._symbols import SymbolVocabulary
-from txl_export.vocabulary._text import order_note, reading_notes, unknown_note
+from txl_export.vocabulary._text import order_note, order_of_counts, reading_notes, unknown_note
 from txl_export.vocabulary._units import unit_of
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Vocabulary",
     "load_vocabulary",
     "order_note",
+    "order_of_counts",
     "reading_notes",
     "unit_of",
     "unknown_note",

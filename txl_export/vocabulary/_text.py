@@ -47,14 +47,24 @@ def order_note(vocab: Vocabulary, ids: np.ndarray) -> str | None:
         return None
     marks = [i for i, s in enumerate(vocab.symbols[:64]) if s in (vocab.line_start, vocab.line_end, vocab.unknown)]
     known = ids[~np.isin(ids, marks)]
-    if known.size < _FEWEST_TOKENS:
+    return order_of_counts(*np.unique(known, return_counts=True))
+
+
+def order_of_counts(ids: np.ndarray, counts: np.ndarray) -> str | None:
+    """That frequent words have no small ids; None where they have, or fewer than 300 were counted.
+
+    Args:
+        ids: of different words, [n].
+        counts: how often each was seen, [n].
+    """
+    if counts.sum() < _FEWEST_TOKENS:
         return None
-    correlation = _rank_correlation(*np.unique(known, return_counts=True))
+    correlation = _rank_correlation(ids, counts)
     if correlation < _MOST_CORRELATION:
         return None
     return (
-        f"frequent words of this text have no smaller ids than rare ones (rank correlation {correlation:+.2f}, below "
-        f"{_MOST_CORRELATION} expected): the vocabulary's words may be in another order than the model's"
+        f"frequent words have no smaller ids than rare ones (rank correlation {correlation:+.2f}, expected below "
+        f"{_MOST_CORRELATION}): the words may be in another order than the model's"
     )
 
 
