@@ -22,8 +22,6 @@ from tests.checkpoints.torch_models import (
 from tests.helpers import random_weights
 from txl_export import load_checkpoint
 from txl_export.checkpoints import detect_origin
-from txl_export.checkpoints.pickles import open_torch
-from txl_export.checkpoints.vocab_objects import vocab_data
 from txl_export.errors import ConfigError
 
 DIV = CONFIGS["div"]
@@ -104,15 +102,17 @@ def test_incomplete_files(tmp_path):
     refused(saved(tmp_path, model_state=state), "unexpected r_emb")
 
 
-def test_the_vocabulary_as_plain_data(tmp_path):
+def test_the_vocabulary_of_the_checkpoint(tmp_path):
     words = ["<eos>", *(f"tok{i}" for i in range(28))]
-    data = vocab_data(open_torch(saved(tmp_path)).root["vocab"])
-    assert data["symbols"] == words and data["counts"]["tok1"] == 999
-    assert (data["special"], data["lower_case"], data["delimiter"]) == (["<eos>"], False, None)
-    refused(saved(tmp_path, vocab=vocab_object(words[:-1])), "28 words", "29 tokens")
+    loaded = load_checkpoint(saved(tmp_path))
+    assert loaded.vocab.symbols == tuple(words) and not loaded.notes
+    assert loaded.vocab.encode(b"tok3 tok0\n").tolist() == [4, 1, 0]
     assert load_checkpoint(saved(tmp_path, vocab=None)).vocab is None
-    for broken in (vocab_object([]), vocab_object([b"bytes", "x"])):
-        assert vocab_data(open_torch(saved(tmp_path, vocab=broken)).root["vocab"]) is None
+    fewer = load_checkpoint(saved(tmp_path, vocab=vocab_object(words[:-1])))
+    assert fewer.vocab.size == 28 and "28 words for the model's 29" in fewer.notes[0]
+    for unusable in (vocab_object([]), vocab_object([b"bytes", "x"]), vocab_object([*words, "more"])):
+        left_out = load_checkpoint(saved(tmp_path, vocab=unusable))
+        assert left_out.vocab is None and "vocabulary is left out" in left_out.notes[0]
 
 
 def test_optimizer_state_is_not_read(tmp_path):
