@@ -159,7 +159,8 @@ def test_operations_that_data_needs_not(tmp_path, op):
     [
         b"", b"\x80", b"\x80\x01.", b"\x80\x09.", b".", b"N", b"h\x07.", b"t.", b"R.", b")R.", b"NNR.", b"N)R.",
         b"NNb.", b"Ns.", b"NNNs.", b"](NNu.", b"}(Nu.", b"}]Ns.", b"})Ns.", b"Na.", b"X\xff\xff\xff\xffa.",
-        b"X\x05\x00\x00\x00a.", b"(e.", b"cx", b"cx\ny", b"c" + b"x" * 300, b"NN\x93.", b"X\x01\x00\x00\x00\xff.", b"\x85.", b"NQ.", b"(NtQ.",
+        b"X\x05\x00\x00\x00a.", b"(e.", b"cx", b"cx\ny", b"c" + b"x" * 300, b"NN\x93.",
+        b"X\x01\x00\x00\x00\xff.", b"\x85.", b"NQ.", b"(NtQ.",
         b"cargparse\nNamespace\nb.", b"cargparse\nNamespace\n}b.", b"cargparse\nNamespace\n)R}b}b.", b"]}b.",
         b"ccollections\nOrderedDict\n]\x85R.", b"cbuiltins\nset\nN\x85R.", b"c_codecs\nencode\n)R.",
         b"c_codecs\nencode\n" + text("a") + text("idna") + b"\x86R.", b"ctorch._utils\n_rebuild_parameter\n(Nt" + b"R.",
