@@ -17,13 +17,13 @@ import numpy as np
 
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.config import Dialect, ModelConfig
-from txl_export.errors import BundleError, ConfigError, InputError, TxlError
+from txl_export.errors import BundleError, CheckpointError, ConfigError, InputError, TxlError
 from txl_export.files import inside, read_json, sha256
 from txl_export.heads import HeadSpec, head_spec
 from txl_export.layouts import StateSpec, state_specs
 from txl_export.precision import MEMORY, PrecisionPolicy
 from txl_export.segments import SegmentRange
-from txl_export.vocabulary import Vocabulary, vocabulary_from_dict
+from txl_export.vocabulary import Vocabulary, load_vocabulary
 
 FORMAT = "txl-export-bundle"
 SCHEMA = 2
@@ -69,7 +69,7 @@ class Manifest:
         files: size and SHA-256 of every file.
         judge: where the checkpoint was: {"path", "origin", "overrides", "sha256"}.
         versions: package versions that made it.
-        vocabulary: as in a native checkpoint, or None.
+        vocabulary: as in a native checkpoint, or None; its words are in a file of their own.
     """
 
     config: ModelConfig
@@ -100,6 +100,12 @@ class Manifest:
     def heads(self) -> tuple[str, ...]:
         """The heads that the bundle has graphs for; the first is the default."""
         return tuple(dict.fromkeys(g.head for g in self.graphs))
+
+    @property
+    def vocabulary_files(self) -> tuple[str, ...]:
+        """The file that holds the vocabulary's words, where it has one."""
+        name = (self.vocabulary or {}).get("file")
+        return () if name is None else (name,)
 
     @property
     def longest(self) -> int:
@@ -256,7 +262,7 @@ class Bundle:
             raise BundleError(f"{path} is no bundle: it has no {MANIFEST}; make one with 'txl-export export'")
         manifest = Manifest.from_dict(read_json(path / MANIFEST, BundleError), path / MANIFEST)
         bundle = cls(path, manifest)
-        for name in [WEIGHTS, INITIAL, *(g.file for g in manifest.graphs)]:
+        for name in [WEIGHTS, INITIAL, *manifest.vocabulary_files, *(g.file for g in manifest.graphs)]:
             if name not in manifest.files:
                 raise BundleError(f"{path / MANIFEST} lists no file {name!r}: it was edited; export again")
         for name, expected in manifest.files.items():
@@ -296,8 +302,11 @@ class Bundle:
 
     @property
     def vocab(self) -> Vocabulary | None:
-        """The bundle's vocabulary; None where the checkpoint had none."""
-        return vocabulary_from_dict(self.manifest.vocabulary)
+        """The bundle's vocabulary; None where the checkpoint had none. Raises BundleError for a damaged one."""
+        try:
+            return load_vocabulary(self.manifest.vocabulary, self.path)
+        except CheckpointError as e:
+            raise BundleError(str(e)) from None
 
     @property
     def judge_path(self) -> Path | None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from txl_export.checkpoints import huggingface, kimiyoung, native, nvidia, pickles, tensorflow
 from txl_export.checkpoints.base import Checkpoint
+from txl_export.checkpoints.vocabularies import with_vocabulary
 from txl_export.config import ARCHITECTURE, apply_overrides
 from txl_export.errors import CheckpointError
 
@@ -55,7 +56,10 @@ def detect_origin(path: Path) -> tuple[str, str]:
 
 
 def load_checkpoint(
-    path: str | Path, origin: str | None = None, overrides: Mapping[str, Any] | None = None
+    path: str | Path,
+    origin: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    vocabulary: str | Path | None = None,
 ) -> Checkpoint:
     """Load a trained Transformer-XL.
 
@@ -65,9 +69,11 @@ def load_checkpoint(
         overrides: evaluation values in place of the stored ones, such as
             {"mem_len": 640, "same_length": True, "clamp_len": 400, "initial_memory": "empty"}. Of files that hold no
             configuration, also what of the model cannot be seen in the weights: {"pre_lnorm": True}.
+        vocabulary: a file to take the vocabulary from in place of the stored one: a pickled `Vocab` or corpus, a
+            tokenizer's vocab.pkl or vocab.bin, or text with a word per line; "bytes" for bytes.
 
     Raises:
-        CheckpointError: unreadable, incomplete, misshaped or not finite.
+        CheckpointError: unreadable, incomplete, misshaped or not finite; a vocabulary of another model.
         ConfigError: a configuration or override that does not fit.
     """
     path = Path(path)
@@ -79,6 +85,8 @@ def load_checkpoint(
         if not path.exists() and not ORIGINS[name].detect(path):
             raise CheckpointError(f"{path} does not exist")
         loaded = ORIGINS[name].load(path, given)
+    if vocabulary is not None:
+        loaded = with_vocabulary(loaded, vocabulary)
     config, dialect = apply_overrides(loaded.config, loaded.dialect, given)
     assumed = {k: v for k, v in loaded.assumed.items() if k not in given}
     notes = (*loaded.notes, *_assumptions(assumed))

@@ -12,15 +12,17 @@ import numpy as np
 
 _POLYNOMIAL = 0x82F63B78
 _START = 0xFFFFFFFF
+_BITS = np.uint32(1) << np.arange(32, dtype=np.uint32)
 _LANES = 8192  # parts that large data is folded in: few enough to stay in the processor's caches
 _CACHE_LINE = 16  # words that are brought to the processor together
+_SHORT = 1024  # bytes below which one after another is faster
 _PART = 64  # bytes that the length of a part is a multiple of
 
 
 def crc32c(data: bytes | memoryview) -> int:
     """The checksum of some bytes."""
     n = len(data)
-    if n < 4:
+    if n < _SHORT:
         return _bytewise(data)
     length = -(-n // (_LANES * _PART)) * _PART
     lanes = 1 << (-(-n // length) - 1).bit_length()
@@ -39,9 +41,9 @@ def masked_crc32c(data: bytes | memoryview) -> int:
 
 
 def _bytewise(data: bytes | memoryview) -> int:
-    table, crc = _byte_table(), _START
+    table, crc = _byte_list(), _START
     for byte in data:
-        crc = int(table[(crc ^ byte) & 0xFF]) ^ crc >> 8
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
     return crc ^ _START
 
 
@@ -58,30 +60,26 @@ def _fold(words: np.ndarray) -> np.ndarray:
 
 def _join(state: np.ndarray, length: int) -> np.uint32:
     """Checksum state of rows of `length` bytes one after another."""
-    shift = _shift_by(length)
     while len(state) > 1:
-        state = _apply(shift, state[0::2]) ^ state[1::2]
-        shift = _apply(shift, shift)
+        state = _apply(_shift_by(length), state[0::2]) ^ state[1::2]
+        length *= 2
     return np.uint32(state[0])
 
 
 def _apply(images: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """A linear map, given by the images of the 32 bits, of many states."""
-    out = np.zeros_like(state)
-    for bit, image in enumerate(images):
-        out ^= np.where(state >> np.uint32(bit) & np.uint32(1), image, np.uint32(0))
-    return out
+    """A linear map, given by the images of the 32 bits, of many states: uint32 [32], [n] -> [n]."""
+    is_set = (state[:, None] & _BITS).astype(bool)
+    return np.bitwise_xor.reduce(np.where(is_set, images, np.uint32(0)), axis=1)
 
 
+@functools.lru_cache(maxsize=256)
 def _shift_by(n: int) -> np.ndarray:
     """Images of the 32 bits under n bytes of zeros."""
-    images = bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    step = _byte_table()[bits & np.uint32(0xFF)] ^ bits >> np.uint32(8)
-    while n:
-        if n % 2:
-            images = _apply(step, images)
-        step, n = _apply(step, step), n // 2
-    return images
+    if n == 1:
+        return _byte_table()[_BITS & np.uint32(0xFF)] ^ _BITS >> np.uint32(8)
+    half = _shift_by(n // 2)
+    images = _apply(half, half)
+    return _apply(_shift_by(1), images) if n % 2 else images
 
 
 @functools.cache
@@ -90,6 +88,12 @@ def _byte_table() -> np.ndarray:
     for _ in range(8):
         state = np.where(state & np.uint32(1), state >> np.uint32(1) ^ np.uint32(_POLYNOMIAL), state >> np.uint32(1))
     return state
+
+
+@functools.cache
+def _byte_list() -> list[int]:
+    numbers: list[int] = _byte_table().tolist()
+    return numbers
 
 
 @functools.cache

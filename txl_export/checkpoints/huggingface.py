@@ -1,4 +1,4 @@
-"""Origin `huggingface`: a `transfo-xl` folder with config.json and safetensors or pytorch_model.bin.
+"""Origin `huggingface`: a `transfo-xl` folder with a config.json, weights whole or in shards, maybe a vocabulary.
 
 Source of names and rules: transformers 4.35.2, `models/transfo_xl/modeling_transfo_xl.py` and
 `configuration_transfo_xl.py`.
@@ -6,20 +6,28 @@ Source of names and rules: transformers 4.35.2, `models/transfo_xl/modeling_tran
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from txl_export.checkpoints.base import Checkpoint
+from txl_export.checkpoints.shards import Reader, read_shards
 from txl_export.checkpoints.tensors import read_safetensors, read_torch
 from txl_export.checkpoints.upstream import Naming, canonical_weights
+from txl_export.checkpoints.vocabularies import find_huggingface
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import CheckpointError
 from txl_export.files import read_json
 
 CONFIG_FILE = "config.json"
 # First found wins, as in `from_pretrained`.
-WEIGHT_FILES = {"model.safetensors": read_safetensors, "pytorch_model.bin": read_torch}
+WEIGHT_FILES: dict[str, Reader] = {
+    "model.safetensors": read_safetensors,
+    "model.safetensors.index.json": functools.partial(read_shards, read=read_safetensors),
+    "pytorch_model.bin": read_torch,
+    "pytorch_model.bin.index.json": functools.partial(read_shards, read=read_torch),
+}
 NAMING = Naming(base="transformer.")
 
 # `TransfoXLConfig`'s defaults for what a config.json may leave out.
@@ -55,7 +63,8 @@ def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
     if name is None:
         raise CheckpointError(f"{path} has no {' or '.join(WEIGHT_FILES)}: the folder is incomplete")
     weights = canonical_weights(config, WEIGHT_FILES[name](path / name), path / name, NAMING)
-    return Checkpoint(config=config, dialect=dialect, weights=weights, origin="huggingface", path=path)
+    vocab, notes = find_huggingface(path, config)
+    return Checkpoint(config, dialect, weights, origin="huggingface", path=path, vocab=vocab, notes=notes)
 
 
 def parse_config(value: dict[str, Any]) -> tuple[ModelConfig, Dialect]:

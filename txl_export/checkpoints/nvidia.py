@@ -13,7 +13,7 @@ from typing import Any
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.checkpoints.torch_files import described, opened, plain_state, read_all, require
 from txl_export.checkpoints.upstream import Naming, canonical_weights
-from txl_export.checkpoints.vocab_objects import vocab_data, vocabulary_of
+from txl_export.checkpoints.vocabularies import find_pickled
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import CheckpointError
 
@@ -51,12 +51,8 @@ def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
         raise CheckpointError(f"{file.path} holds {described(root)}, expected a dict with {_CONFIG} and {_STATE}")
     config = parse_config(value, file.path)
     weights = canonical_weights(config, read_all(file, state), file.path, NAMING)
-    data = vocab_data(root.get("vocab"))
-    if data is not None and len(data["symbols"]) != config.vocab_size:
-        raise CheckpointError(
-            f"{file.path} has a vocabulary of {len(data['symbols'])} words, its model has {config.vocab_size} tokens"
-        )
-    return Checkpoint(config, _DIALECT, weights, origin="nvidia", path=file.path, vocab=vocabulary_of(data))
+    vocab, notes = find_pickled(root.get("vocab"), config, file.path)
+    return Checkpoint(config, _DIALECT, weights, origin="nvidia", path=file.path, vocab=vocab, notes=notes)
 
 
 def parse_config(value: Mapping[str, Any], source: Path) -> ModelConfig:

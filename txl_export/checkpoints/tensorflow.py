@@ -156,6 +156,7 @@ def _read_beside(folder: Path) -> dict[str, Any]:
 def _sizes(tensors: _Tensors) -> dict[str, Any]:
     """What layers tell."""
     *layers, n_head, d_head = tensors.shape(SCOPE + "r_w_bias", 2, 3)
+    tensors.shape(SCOPE + "layer_0/rel_attn/qkv/kernel", 2)
     d_model, d_inner = tensors.shape(SCOPE + "layer_0/ff/layer_1/kernel", 2)
     return {
         "n_layer": tensors.count(SCOPE + "layer_{}/rel_attn/qkv/kernel"),

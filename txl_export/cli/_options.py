@@ -98,6 +98,7 @@ class Reading:
         clamp_len: see `ModelConfig`.
         initial_memory: see `Dialect`.
         others: any other overrides that `load_checkpoint` takes.
+        vocabulary: file that the vocabulary is in, or "bytes"; None for the stored one.
     """
 
     origin: str | None
@@ -105,6 +106,7 @@ class Reading:
     clamp_len: int | None
     initial_memory: str | None
     others: Mapping[str, Any] = field(default_factory=dict)
+    vocabulary: str | None = None
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -116,7 +118,7 @@ class Reading:
         """Load a checkpoint; raises CheckpointError or ConfigError."""
         from txl_export.checkpoints import load_checkpoint
 
-        return load_checkpoint(path, self.origin, self.overrides)
+        return load_checkpoint(path, self.origin, self.overrides, self.vocabulary)
 
     def open(self, path: Path) -> Bundle | Checkpoint:
         """Open a bundle or load a checkpoint; raises InputError for values that a bundle cannot change."""
@@ -125,8 +127,9 @@ class Reading:
 
         if not is_bundle(path):
             return self.load(path)
-        if self.origin or self.overrides:
-            names = ["origin"] * bool(self.origin) + list(self.overrides)
+        if self.origin or self.overrides or self.vocabulary:
+            given = [name for name in ("origin", "vocabulary") if getattr(self, name)]
+            names = given + list(self.overrides)
             flags = ", ".join(f"--set {n}" if n in self.others else "--" + n.replace("_", "-") for n in names)
             raise InputError(f"{path} is a bundle, {flags} cannot change its graphs: export again with {flags}")
         return Bundle.open(path)
@@ -149,6 +152,7 @@ def checkpoint_options(function: F) -> F:
     @click.option(
         "--set", "others", type=JsonValue(), multiple=True, help="Any other value that a file lacks, as pre_lnorm=true."
     )
+    @click.option("--vocabulary", metavar="FILE", help="Words by id: a Vocab pickle or a word per line; or bytes.")
     @functools.wraps(function)
     def wrapped(
         *args: Any,
@@ -157,9 +161,10 @@ def checkpoint_options(function: F) -> F:
         clamp_len: int | None,
         initial_memory: str | None,
         others: tuple[tuple[str, Any], ...],
+        vocabulary: str | None,
         **rest: Any,
     ) -> Any:
-        reading = Reading(origin, same_length, clamp_len, initial_memory, dict(others))
+        reading = Reading(origin, same_length, clamp_len, initial_memory, dict(others), vocabulary)
         return function(*args, reading=reading, **rest)
 
     return wrapped  # type: ignore[return-value]

@@ -21,7 +21,8 @@ _MODULES = frozenset(
                                      "vocabulary") for prefix in ("", "utils.")),
     }
 )  # fmt: skip
-_MODULE_PREFIXES = ("torch.nn.modules.",)
+# Tokenizers pickle all of their attributes: `sacremoses` splits text for them.
+_MODULE_PREFIXES = ("torch.nn.modules.", "sacremoses.")
 _DTYPES = ("float16", "float32", "float64", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool")
 _NUMPY = (f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct"))
 _BUILTINS = (f"{module}.{name}" for module in ("builtins", "__builtin__") for name in ("dict", "float", "int", "list"))
@@ -29,6 +30,10 @@ _BUILTINS = (f"{module}.{name}" for module in ("builtins", "__builtin__") for na
 _CLASSES = frozenset(
     {
         "argparse.Namespace",
+        "re._compile",
+        "tokenizers.AddedToken",
+        "transformers.tokenization_utils.Trie",
+        "transformers.tokenization_utils_base.AddedToken",
         "numpy.dtype",
         "numpy.ndarray",
         *_NUMPY,
