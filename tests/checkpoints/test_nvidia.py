@@ -22,8 +22,6 @@ from tests.checkpoints.torch_models import (
 from tests.helpers import random_weights
 from txl_export import load_checkpoint
 from txl_export.checkpoints import detect_origin
-from txl_export.checkpoints.pickles import open_torch
-from txl_export.checkpoints.vocab_objects import vocab_data
 from txl_export.errors import ConfigError
 
 DIV = CONFIGS["div"]
@@ -39,7 +37,7 @@ def test_a_checkpoint_says_everything(tmp_path, form, name):
     path, weights = make(form, tmp_path / "checkpoint_best.pt", CONFIGS[name])
     loaded = load_checkpoint(tmp_path)
     assert (loaded.config, loaded.dialect, loaded.origin) == (CONFIGS[name], NVIDIA, "nvidia")
-    assert loaded.notes == () and loaded.path == path
+    assert loaded.path == path
     assert_same_weights(loaded.weights, weights)
     reason = "checkpoint_best.pt is a dict with model_config and model_state"
     assert detect_origin(path) == detect_origin(tmp_path) == ("nvidia", reason)
@@ -48,6 +46,9 @@ def test_a_checkpoint_says_everything(tmp_path, form, name):
 def test_evaluation_values_are_overridden(tmp_path):
     loaded = load_checkpoint(saved(tmp_path), overrides={"mem_len": 3, "clamp_len": 2, "same_length": True})
     assert (loaded.config.mem_len, loaded.config.clamp_len, loaded.config.same_length) == (3, 2, True)
+    assert loaded.notes == ()
+    (note,) = load_checkpoint(saved(tmp_path), overrides={"same_length": True}).notes
+    assert "mem_len 6, clamp_len -1" in note and "same_length" not in note
     refused(saved(tmp_path), "'d_model' is 8", error=ConfigError, overrides={"d_model": 8})
 
 
@@ -104,15 +105,13 @@ def test_incomplete_files(tmp_path):
     refused(saved(tmp_path, model_state=state), "unexpected r_emb")
 
 
-def test_the_vocabulary_as_plain_data(tmp_path):
-    words = ["<eos>", *(f"tok{i}" for i in range(28))]
-    data = vocab_data(open_torch(saved(tmp_path)).root["vocab"])
-    assert data["symbols"] == words and data["counts"]["tok1"] == 999
-    assert (data["special"], data["lower_case"], data["delimiter"]) == (["<eos>"], False, None)
-    refused(saved(tmp_path, vocab=vocab_object(words[:-1])), "28 words", "29 tokens")
+def test_the_vocabulary_comes_along(tmp_path):
+    loaded = load_checkpoint(saved(tmp_path))
+    assert loaded.vocab.encode(b"tok1 tok27\n").tolist() == [2, 28, 0]
     assert load_checkpoint(saved(tmp_path, vocab=None)).vocab is None
-    for broken in (vocab_object([]), vocab_object([b"bytes", "x"])):
-        assert vocab_data(open_torch(saved(tmp_path, vocab=broken)).root["vocab"]) is None
+    for broken in (vocab_object([]), vocab_object(["x"] * 3), vocab_object([f"w{i}" for i in range(99)])):
+        loaded = load_checkpoint(saved(tmp_path, vocab=broken))
+        assert loaded.vocab is None and "vocabulary is left out" in loaded.notes[0]
 
 
 def test_optimizer_state_is_not_read(tmp_path):

@@ -256,7 +256,7 @@ def test_nothing_is_copied_or_compared_without_end(tmp_path, monkeypatch):
     refused(zipped(HEAD + b"}" + b")" + b"\x85" * 200_000 + b"Ns."), tmp_path, "no sense")
     keys = b"".join(b"\x8a\x0a" + ((2**61 - 1) * i).to_bytes(10, "little") + b"N" for i in range(20_000))
     found = load(zipped(HEAD + b"}(" + keys + b"u."), tmp_path).root
-    assert len(found) == 20_000 and list(found)[1] == str(2**61 - 1)
+    assert len(found) == 20_000 and all(isinstance(key, str) for key in found)
     monkeypatch.setattr(machine, "MOST_OPERATIONS", 1000)
     refused(zipped(HEAD + b"](" + b"N" * 1000 + b"e."), tmp_path, "over 1,000 pickle operations")
     monkeypatch.setattr(machine, "MOST_BYTES", 100)
