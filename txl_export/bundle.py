@@ -207,6 +207,8 @@ class Manifest:
                 raise ValueError(f"{name} is {n!r}")
         if self.segment_len > self.longest or self.top_k > self.config.vocab_size:
             raise ValueError(f"segment_len {self.segment_len} or top_k {self.top_k} is too large")
+        if self.vocabulary is not None and not isinstance(self.vocabulary.get("file", ""), str):
+            raise TypeError("vocabulary names a file that is no text")
         for name, entry in self.files.items():
             if not isinstance(entry["bytes"], int) or not isinstance(entry["sha256"], str):
                 raise TypeError(f"files lacks size and hash of {name}")

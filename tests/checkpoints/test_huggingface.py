@@ -273,7 +273,7 @@ def test_a_cut_bin(tmp_path):
 def test_no_weights(tmp_path):
     folder = write(tmp_path / "x", BASE, {})
     (folder / "model.safetensors").unlink()
-    refused(folder, "model.safetensors or pytorch_model.bin")
+    refused(folder, "model.safetensors or", "pytorch_model.bin")
 
 
 def test_defaults_are_those_of_transfoxl():

@@ -105,13 +105,17 @@ def test_incomplete_files(tmp_path):
     refused(saved(tmp_path, model_state=state), "unexpected r_emb")
 
 
-def test_the_vocabulary_comes_along(tmp_path):
+def test_the_vocabulary_of_the_checkpoint(tmp_path):
+    words = ["<eos>", *(f"tok{i}" for i in range(28))]
     loaded = load_checkpoint(saved(tmp_path))
-    assert loaded.vocab.encode(b"tok1 tok27\n").tolist() == [2, 28, 0]
+    assert loaded.vocab.symbols == tuple(words) and len(loaded.notes) == 1  # on training values
+    assert loaded.vocab.encode(b"tok3 tok0\n").tolist() == [4, 1, 0]
     assert load_checkpoint(saved(tmp_path, vocab=None)).vocab is None
-    for broken in (vocab_object([]), vocab_object(["x"] * 3), vocab_object([f"w{i}" for i in range(99)])):
-        loaded = load_checkpoint(saved(tmp_path, vocab=broken))
-        assert loaded.vocab is None and "vocabulary is left out" in loaded.notes[0]
+    fewer = load_checkpoint(saved(tmp_path, vocab=vocab_object(words[:-1])))
+    assert fewer.vocab.size == 28 and "28 words for the model's 29" in fewer.notes[0]
+    for unusable in (vocab_object([]), vocab_object([b"bytes", "x"]), vocab_object([*words, "more"])):
+        left_out = load_checkpoint(saved(tmp_path, vocab=unusable))
+        assert left_out.vocab is None and "vocabulary is left out" in left_out.notes[0]
 
 
 def test_optimizer_state_is_not_read(tmp_path):

@@ -68,8 +68,8 @@ def vocabulary_of(value: Any, source: Path) -> tuple[SymbolVocabulary, Notes]:
         if not _holds_symbols(state):
             state = _attributes(state.get("vocab"))
     if not _holds_symbols(state):
-        found = value.name if isinstance(value, Plain) else type(value).__name__
-        raise CheckpointError(f"{source} holds {shown(found)}, expected a Vocab with idx2sym or sym2idx")
+        found = shown(value.name) if isinstance(value, Plain) else f"a {type(value).__name__}"
+        raise CheckpointError(f"{source} holds {found}, expected a Vocab with idx2sym or sym2idx")
     symbols = _symbols(state, source)
     unknown = state.get("unk_idx")
     named = symbols[unknown] if type(unknown) is int and 0 <= unknown < len(symbols) else None
