@@ -38,7 +38,7 @@ def test_a_module_says_everything(tmp_path, form, name):
     path, weights = make(form, tmp_path / "model.pt", CONFIGS[name])
     loaded = load_checkpoint(path)
     assert (loaded.config, loaded.dialect, loaded.origin) == (CONFIGS[name], KIMIYOUNG, "kimiyoung")
-    assert loaded.notes == () and loaded.path == path
+    assert loaded.path == path
     assert_same_weights(loaded.weights, weights)
     assert detect_origin(path) == ("kimiyoung", "model.pt holds the module mem_transformer.MemTransformerLM")
 
@@ -77,6 +77,8 @@ def test_what_the_file_says_cannot_be_overridden(tmp_path):
         assert load_checkpoint(path, overrides={"n_head": 2, "cutoffs": [9, 17]}).config.n_head == 2
     module, _ = make("module", tmp_path / "m")
     refused(module, "'pre_lnorm' is True", error=ConfigError, overrides={"pre_lnorm": True})
+    assert "mem_len 6, clamp_len -1, same_length False: as it was trained" in load_checkpoint(module).notes[0]
+    assert load_checkpoint(module, overrides={"mem_len": 3, "clamp_len": 2, "same_length": True}).notes == ()
     changed = load_checkpoint(module, overrides={"mem_len": 3, "clamp_len": 2, "window_extra": 1})
     assert (changed.config.mem_len, changed.config.clamp_len, changed.dialect.window_extra) == (3, 2, 1)
 
@@ -160,6 +162,21 @@ def test_equal_copies_count_as_shared(tmp_path):
     loaded = load_checkpoint(save_kimiyoung(tmp_path / "other.pt", state))
     assert not loaded.config.tie_weight
     assert np.array_equal(loaded.weights["softmax.weights.1"], state["crit.out_layers.1.weight"].numpy())
+
+
+def test_state_dicts_that_are_refused(tmp_path):
+    state = kimiyoung_model(DIV, random_weights(DIV)).state_dict()
+    path = save_kimiyoung(tmp_path / "model.pt", state)
+    for given in ({"cutoffs": 5}, {"cutoffs": [9, "17"]}, {"mem_len": "x"}, {"pre_lnorm": 1}, {"depth": 3}):
+        refused(path, next(iter(given)), error=ConfigError, overrides=given)
+    for value in (5, [5], "x", [30]):
+        plain = kimiyoung_model(CONFIGS["one_proj"], random_weights(CONFIGS["one_proj"])).state_dict()
+        refused(save_kimiyoung(path, plain), error=(ConfigError, CheckpointError), overrides={"cutoffs": value})
+    refused(save_kimiyoung(path, {**state, "r_emb": torch.zeros(2, 9, 2, 6)}), "r_emb", "type 1 or 3")
+    refused(save_kimiyoung(path, {**state, "r_w_bias": torch.zeros(3)}), "r_w_bias is [3]", "2 dimensions")
+    refused(save_kimiyoung(path, {**state, "word_emb.emb_layers.0.weight": torch.zeros(0, 1 << 40)}))
+    del state["r_w_bias"]
+    refused(save_kimiyoung(path, state), "lacks r_w_bias")
 
 
 def test_embedding_tables_that_fit_no_div_val(tmp_path):

@@ -37,7 +37,7 @@ def test_a_checkpoint_says_everything(tmp_path, form, name):
     path, weights = make(form, tmp_path / "checkpoint_best.pt", CONFIGS[name])
     loaded = load_checkpoint(tmp_path)
     assert (loaded.config, loaded.dialect, loaded.origin) == (CONFIGS[name], NVIDIA, "nvidia")
-    assert loaded.notes == () and loaded.path == path
+    assert loaded.path == path
     assert_same_weights(loaded.weights, weights)
     reason = "checkpoint_best.pt is a dict with model_config and model_state"
     assert detect_origin(path) == detect_origin(tmp_path) == ("nvidia", reason)
@@ -46,6 +46,9 @@ def test_a_checkpoint_says_everything(tmp_path, form, name):
 def test_evaluation_values_are_overridden(tmp_path):
     loaded = load_checkpoint(saved(tmp_path), overrides={"mem_len": 3, "clamp_len": 2, "same_length": True})
     assert (loaded.config.mem_len, loaded.config.clamp_len, loaded.config.same_length) == (3, 2, True)
+    assert loaded.notes == ()
+    (note,) = load_checkpoint(saved(tmp_path), overrides={"same_length": True}).notes
+    assert "mem_len 6, clamp_len -1" in note and "same_length" not in note
     refused(saved(tmp_path), "'d_model' is 8", error=ConfigError, overrides={"d_model": 8})
 
 
@@ -105,7 +108,7 @@ def test_incomplete_files(tmp_path):
 def test_the_vocabulary_of_the_checkpoint(tmp_path):
     words = ["<eos>", *(f"tok{i}" for i in range(28))]
     loaded = load_checkpoint(saved(tmp_path))
-    assert loaded.vocab.symbols == tuple(words) and not loaded.notes
+    assert loaded.vocab.symbols == tuple(words) and len(loaded.notes) == 1  # on training values
     assert loaded.vocab.encode(b"tok3 tok0\n").tolist() == [4, 1, 0]
     assert load_checkpoint(saved(tmp_path, vocab=None)).vocab is None
     fewer = load_checkpoint(saved(tmp_path, vocab=vocab_object(words[:-1])))

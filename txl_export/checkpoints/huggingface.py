@@ -13,7 +13,8 @@ from typing import Any
 
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.checkpoints.shards import Reader, read_shards
-from txl_export.checkpoints.tensors import read_safetensors, read_torch
+from txl_export.checkpoints.tensors import read_safetensors
+from txl_export.checkpoints.torch_files import read_torch
 from txl_export.checkpoints.upstream import Naming, canonical_weights
 from txl_export.checkpoints.vocabularies import find_huggingface
 from txl_export.config import Dialect, ModelConfig

@@ -6,12 +6,13 @@ Source of names and rules: kimiyoung/transformer-xl, `pytorch/mem_transformer.py
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from txl_export.checkpoints.base import Checkpoint
-from txl_export.checkpoints.pickles import Plain, TorchFile, shown
+from txl_export.checkpoints.pickles import Plain, Tensor, TorchFile, shown
 from txl_export.checkpoints.torch_files import (
     children,
     described,
@@ -22,6 +23,7 @@ from txl_export.checkpoints.torch_files import (
     read_all,
     require,
     sharing,
+    training_values,
     unwrapped,
 )
 from txl_export.checkpoints.unstated import completed, fields_in
@@ -65,38 +67,35 @@ def load(path: Path, given: Mapping[str, Any] | None = None) -> Checkpoint:
     file = require(path)
     root = unwrapped(file.root)
     if isinstance(root, Plain) and root.name == MODEL:
-        return _load_module(file, root)
+        return _load_module(file, root, given or {})
     state = plain_state(root)
     if state is None:
         raise CheckpointError(
             f"{file.path} holds {described(root)}, expected a module {MODEL} or its state dict: is it another origin's?"
         )
-    tensors = read_all(file, state)
     found = fields_in({name: t.shape for name, t in state.items()}, NAMING, file.path)
-    if found["cutoffs"] is None and "cutoffs" in (given or {}):
-        found = found | {"cutoffs": tuple((given or {})["cutoffs"])}
-    ties = sharing(tensors, NAMING, 1 + len(found["cutoffs"] or ()), found["div_val"])
-    config, assumed = completed(found | ties, given or {}, file.path)
-    return _checkpoint(file, config, Dialect(**_DIALECT), tensors, assumed)
+    config, assumed = completed(found, given or {}, file.path)
+    return _checkpoint(file, state, config, Dialect(**_DIALECT), assumed=assumed)
 
 
-def _load_module(file: TorchFile, module: Plain) -> Checkpoint:
+def _load_module(file: TorchFile, module: Plain, given: Mapping[str, Any]) -> Checkpoint:
     for name, why in (("ext_len", "an extended context"), ("sample_softmax", "a sampled softmax")):
         if isinstance(module.get(name), int) and module.get(name) > 0:
             raise CheckpointError(f"{file.path} has {name} {module.get(name)}: {why} is not supported, expected 0")
     config = _module_config(module, file.path)
-    tensors = read_all(file, module_state(module, file.path))
-    ties = sharing(tensors, NAMING, 1 + config.n_tails, config.div_val)
-    config = ModelConfig.from_dict(config.to_dict() | ties)
     dialect = Dialect(**_DIALECT, layer_norm_eps=_layer_norm_eps(module, file.path))
-    return _checkpoint(file, config, dialect, tensors, {})
+    state = module_state(module, file.path)
+    return _checkpoint(file, state, config, dialect, notes=training_values(config, given))
 
 
 def _checkpoint(
-    file: TorchFile, config: ModelConfig, dialect: Dialect, tensors: Mapping[str, Any], assumed: dict[str, Any]
+    file: TorchFile, state: Mapping[str, Tensor], config: ModelConfig, dialect: Dialect, **said: Any
 ) -> Checkpoint:
+    """The checkpoint of a state dict, whose tensors tell what the softmax shares with the embedding."""
+    tensors = read_all(file, state)
+    config = dataclasses.replace(config, **sharing(tensors, NAMING, 1 + config.n_tails, config.div_val))
     weights = canonical_weights(config, tensors, file.path, NAMING)
-    return Checkpoint(config, dialect, weights, origin="kimiyoung", path=file.path, assumed=assumed)
+    return Checkpoint(config, dialect, weights, origin="kimiyoung", path=file.path, **said)
 
 
 def _module_config(module: Plain, source: Path) -> ModelConfig:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from txl_export.checkpoints.base import Checkpoint
-from txl_export.checkpoints.torch_files import described, opened, plain_state, read_all, require
+from txl_export.checkpoints.torch_files import described, opened, plain_state, read_all, require, training_values
 from txl_export.checkpoints.upstream import Naming, canonical_weights
 from txl_export.checkpoints.vocabularies import find_pickled
 from txl_export.config import Dialect, ModelConfig
@@ -41,8 +41,13 @@ def detect(path: Path) -> str | None:
     return f"{file.path.name} is a dict with {_CONFIG} and {_STATE}" if is_ours else None
 
 
-def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
-    """Read a checkpoint file, or the folder that holds it; raises CheckpointError or ConfigError."""
+def load(path: Path, given: Mapping[str, Any] | None = None) -> Checkpoint:
+    """Read a checkpoint file, or the folder that holds it; raises CheckpointError or ConfigError.
+
+    Args:
+        path: the file, or its folder.
+        given: the caller's overrides.
+    """
     file = require(path)
     root = file.root
     value = root.get(_CONFIG) if isinstance(root, dict) else None
@@ -52,6 +57,7 @@ def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
     config = parse_config(value, file.path)
     weights = canonical_weights(config, read_all(file, state), file.path, NAMING)
     vocab, notes = find_pickled(root.get("vocab"), config, file.path)
+    notes += training_values(config, given or {})
     return Checkpoint(config, _DIALECT, weights, origin="nvidia", path=file.path, vocab=vocab, notes=notes)
 
 

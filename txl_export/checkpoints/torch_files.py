@@ -10,6 +10,7 @@ import numpy as np
 
 from txl_export.checkpoints.pickles import Plain, Tensor, TorchFile, is_torch_file, open_torch, shown
 from txl_export.checkpoints.upstream import Naming, projection_owner
+from txl_export.config import OVERRIDABLE_CONFIG, ModelConfig
 from txl_export.errors import CheckpointError
 
 # Names that upstream's training scripts give, the best first.
@@ -118,6 +119,22 @@ def sharing(tensors: Mapping[str, np.ndarray], naming: Naming, n_clusters: int, 
     )
     tie_weight = all(_equal(tensors, tables.format(i), outs.format(i)) for i in range(n_tables))
     return {"tie_weight": tie_weight, "tie_projs": tie_projs}
+
+
+def training_values(config: ModelConfig, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """A note on the evaluation values that a file keeps of its training, as far as the caller gives no others."""
+    kept = [f"{name} {getattr(config, name)}" for name in OVERRIDABLE_CONFIG if name not in given]
+    note = f"{', '.join(kept)}: as it was trained, upstream's eval.py takes others from its options; override to match"
+    return (note,) if kept else ()
+
+
+def read_torch(path: Path) -> dict[str, np.ndarray]:
+    """All tensors of a state dict that `torch.save` wrote; raises CheckpointError."""
+    file = open_torch(path)
+    state = plain_state(file.root)
+    if state is None:
+        raise CheckpointError(f"{path} holds {described(file.root)}, expected a dict of names to tensors")
+    return read_all(file, state)
 
 
 def _equal(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:

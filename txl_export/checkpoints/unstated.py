@@ -13,6 +13,7 @@ from txl_export.errors import CheckpointError, ConfigError
 
 Shapes = Mapping[str, tuple[int, ...]]
 
+_MOST_DIV_VAL = 1024
 # What weights cannot show, and what is taken for it.
 DEFAULTS: dict[str, Any] = {"pre_lnorm": False, "mem_len": 512, "clamp_len": -1, "same_length": False}
 
@@ -48,6 +49,8 @@ def fields_in(shapes: Shapes, naming: Naming, source: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: tensors that every model has are missing or misshaped.
     """
+    if naming.base + "r_emb" in shapes:
+        raise CheckpointError(f"{source} holds r_emb: its attention is of type 1 or 3, only the paper's is supported")
     heads = _shape(shapes, (naming.base + "r_w_bias", f"{naming.base}layers.0.dec_attn.r_w_bias"), 2, source)
     inner = _shape(shapes, (f"{naming.base}layers.0.pos_ff.CoreNet.0.weight",), 2, source)
     first = _shape(shapes, (f"{naming.base}word_emb.emb_layers.0.weight",), 2, source)
@@ -82,7 +85,7 @@ def _clusters(shapes: Shapes, naming: Naming, d_embed: int, d_model: int, source
 
 
 def _div_val(widths: list[int], source: Path) -> int:
-    for div_val in range(2, widths[0] + 1):
+    for div_val in range(2, min(widths[0], _MOST_DIV_VAL) + 1):
         if widths == [widths[0] // div_val**i for i in range(len(widths))]:
             return div_val
     raise CheckpointError(f"{source}: embedding tables are {widths} wide, expected each a div_val-th of the one before")

@@ -71,12 +71,8 @@ class TorchFile:
 
 
 def is_torch_file(path: Path) -> bool:
-    """Whether a file starts as `torch.save` starts one; damaged ones too."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as f:
-        head = f.read(64)
-    return any(container.starts(head) for container in CONTAINERS)
+    """Whether a file starts as `torch.save` starts one; damaged ones too. Raises CheckpointError if unreadable."""
+    return path.is_file() and _kind(path) is not None
 
 
 def open_torch(path: Path) -> TorchFile:
@@ -96,15 +92,22 @@ def open_torch(path: Path) -> TorchFile:
 
 
 def _container(path: Path) -> Container:
+    kind = _kind(path)
+    if kind is None:
+        raise CheckpointError(f"{path} is no file of torch.save: give the .pt file itself")
+    try:
+        return kind(path)
+    except OSError as e:
+        raise CheckpointError(f"{path} cannot be read ({e.strerror})") from None
+
+
+def _kind(path: Path) -> type[Container] | None:
     try:
         with path.open("rb") as f:
             head = f.read(64)
-        for container in CONTAINERS:
-            if container.starts(head):
-                return container(path)
     except OSError as e:
         raise CheckpointError(f"{path} cannot be read ({e.strerror})") from None
-    raise CheckpointError(f"{path} is no file of torch.save: give the .pt file itself")
+    return next((container for container in CONTAINERS if container.starts(head)), None)
 
 
 @contextlib.contextmanager

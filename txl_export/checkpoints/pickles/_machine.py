@@ -20,8 +20,6 @@ from txl_export.errors import CheckpointError
 MOST_OPERATIONS = 20_000_000
 # The longest single text: the source code that old files carry is far below it.
 MOST_BYTES = 16 << 20
-# Beyond it a number as a key could be chosen so that all keys collide.
-_MOST_KEY = 2**31
 
 Operation = Callable[["_Machine"], None]
 _OPERATIONS: dict[int, Operation] = {}
@@ -30,7 +28,7 @@ _OPERATIONS: dict[int, Operation] = {}
 def read_pickle(file: BinaryIO, source: str, persistent: Callable[[Any], Any] | None = None) -> Any:
     """The plain data of one pickle; the file is left behind its end.
 
-    Sets become lists, ordered and default dicts and counters dicts, objects `Plain`.
+    Sets become lists, ordered and default dicts and counters dicts, objects `Plain`, numbers wider than 64 bits text.
 
     Args:
         file: positioned at the pickle's first byte.
@@ -101,8 +99,8 @@ class _Machine:
         found = known_name(module, name)
         if found is None:
             raise CheckpointError(
-                f"{self.source} names {shown(f'{module}.{name}')}, which is no part of a Transformer-XL checkpoint, "
-                "and was not run: load only files of the origins, or convert it where it was made"
+                f"{self.source} names {shown(f'{module}.{name}')}, which is no part of a Transformer-XL checkpoint and "
+                "was not run: expected a file as its origin wrote it, tensors dense and real"
             )
         return found
 
@@ -141,11 +139,18 @@ _fixed(b"J", "<i")
 _fixed(b"K", "<B")
 _fixed(b"M", "<H")
 _fixed(b"G", ">d")
-_sized(b"\x8a", 1, lambda data: int.from_bytes(data, "little", signed=True))
 _sized(b"X", 4, bytes.decode)
 _sized(b"\x8c", 1, bytes.decode)
 _sized(b"B", 4, bytes)
 _sized(b"C", 1, bytes)
+
+
+def _number(data: bytes) -> int | str:
+    """A number of up to 64 bits; a wider one as text, as of wider ones any amount could be made to share a hash."""
+    return int.from_bytes(data, "little", signed=True) if len(data) <= 8 else data.hex()
+
+
+_sized(b"\x8a", 1, _number)
 
 
 @_operation(b"\x80")
@@ -233,10 +238,10 @@ def _filled(m: _Machine) -> dict[Any, Any]:
 
 
 def _key(key: Any) -> Any:
-    """A key that nobody can choose so that many collide, or that is so deep that hashing it ends the process."""
-    if isinstance(key, str | bytes) or (isinstance(key, int) and abs(key) < _MOST_KEY):
+    """A key; a tuple could be so deep that hashing it ends the process."""
+    if isinstance(key, str | bytes | int):
         return key
-    if key is None or isinstance(key, int | float):
+    if key is None or isinstance(key, float):
         return str(key)
     raise TypeError("a dict's key is no text and no number")
 
