@@ -29,12 +29,19 @@ DIALECT = Dialect(initial_memory="zeros", window_extra=1, cluster_order="forward
 DEFAULTS: dict[str, Any] = {"mem_len": 70, "clamp_len": -1, "same_length": False}
 _CONFIG_FILE, _CORPUS_FILE = "config.json", "corpus-info.json"
 _MOST_DIV_VAL = 1024
+# Of the files that make a checkpoint; any of them names it.
+_FILE_ENDS = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
 
 def detect(path: Path) -> str | None:
-    """Why `path` is of this origin, or None when it is not: a folder, an .index file, or the PREFIX of one."""
+    """Why `path` is of this origin, or None when it is not: a folder, one of its files, or their common PREFIX."""
     found = _indexes(path)
     return f"{found[0].name} is the index of a TensorFlow checkpoint" if found else None
+
+
+def names_files(path: Path) -> bool:
+    """Whether a path that is no file is the common beginning of a checkpoint's files, as TensorFlow's users name it."""
+    return not path.exists() and bool(_indexes(path))
 
 
 def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
@@ -50,10 +57,11 @@ def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
 
 
 def _indexes(path: Path) -> list[Path]:
-    """Files that end in .index which a path means, the one that `checkpoint` names first."""
+    """Index files that a path means, the one that the folder's `checkpoint` names first."""
     if not path.is_dir():
-        named = path if path.name.endswith(INDEX) else path.with_name(path.name + INDEX)
-        return [named] if path.name and named.is_file() else []
+        prefix = _FILE_ENDS.sub("", path.name)
+        named = path.with_name(prefix + INDEX) if prefix else path
+        return [named] if prefix and named.is_file() else []
     state = path / "checkpoint"
     latest = _latest(state) if state.is_file() else None
     found = sorted(p for p in path.glob(f"*{INDEX}") if p.is_file())
