@@ -102,6 +102,14 @@ def test_the_newest_of_several(tmp_path):
     assert np.array_equal(load_checkpoint(tmp_path / "model.ckpt-10").weights[name], first[name])
 
 
+def test_other_files_with_that_ending_mean_nothing(tmp_path):
+    (tmp_path / "search.index").write_bytes(b"something else")
+    refused(tmp_path, "is no native or")
+    refused(tmp_path / "search.index", "search.index is no readable TensorFlow checkpoint")
+    written(tmp_path, ONE_TABLE)
+    assert load_checkpoint(tmp_path).origin == "tensorflow"
+
+
 def test_what_no_file_says_is_told(tmp_path):
     written(tmp_path, ONE_TABLE)
     loaded = load_checkpoint(tmp_path)
