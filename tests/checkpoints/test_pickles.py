@@ -282,6 +282,21 @@ def test_old_files_that_are_not_what_they_say(tmp_path):
     refused(data[:last] + struct.pack("<q", 1 << 60) + data[last + 8 :], tmp_path, "not what its pickle says")
 
 
+def old_file(numel: int, data: bytes) -> bytes:
+    """An old container of one storage that its pickle and the number before it both say has `numel` numbers."""
+    head = (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True})
+    pickles_ = [pickle.dumps(value, protocol=2) for value in head]
+    body = HEAD + tensor(numel=numel, more=b"N") + b"."
+    return b"".join([*pickles_, body, pickle.dumps(["0"], protocol=2), struct.pack("<q", numel), data])
+
+
+def test_old_files_that_claim_more_than_they_have(tmp_path):
+    file = load(old_file(4, np.arange(4, dtype="<f4").tobytes()), tmp_path)
+    assert np.array_equal(file.read(file.root, "x"), [[0, 1], [2, 3]])
+    refused(old_file(5, bytes(19)), tmp_path, "cut short", "storage 0")
+    refused(old_file(1 << 30, bytes(16)), tmp_path, "cut short", "storage 0")
+
+
 def test_a_file_is_parsed_once(tmp_path, monkeypatch):
     path, _ = make("nvidia", tmp_path / "checkpoint_best.pt")
     calls = []
