@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import random
+import re
 import struct
 import zipfile
 from collections import OrderedDict
@@ -184,6 +185,7 @@ def test_pickles_that_make_no_sense(tmp_path, data):
         (tensor((2,), (1,), offset=-1), ["0 or more"]),
         (tensor((2, 2), (1,)), ["2 dimensions and 1 strides"]),
         (tensor((1,) * 9, (1,) * 9), ["9 dimensions"]),
+        (tensor((0, 1 << 62), (1, 1)), ["beyond any model"]),
         (tensor(numel=5), ["storage 0 has 16 bytes", "expected 20"]),
         (tensor(numel=1 << 30), ["storage 0 has 16 bytes"]),
         (tensor(numel=-4), ["storage"]),
@@ -202,6 +204,9 @@ def test_tensors_that_their_file_does_not_hold(tmp_path, made, words):
 def test_the_same_tensor_in_bounds_is_read(tmp_path):
     file = load(zipped(HEAD + tensor((2, 2), (1, 2)) + b".", {"0": np.arange(4, dtype="<f4").tobytes()}), tmp_path)
     assert np.array_equal(file.read(file.root, "x"), [[0, 2], [1, 3]])
+    made = tensor((2, 1), (1, 1 << 62), offset=2)  # torch writes any step for a dimension of one
+    file = load(zipped(HEAD + made + b".", {"0": np.arange(4, dtype="<f4").tobytes()}), tmp_path)
+    assert np.array_equal(file.read(file.root, "x"), [[2], [3]])
 
 
 def test_archives_that_claim_too_much(tmp_path):
@@ -261,6 +266,24 @@ def test_nothing_is_copied_or_compared_without_end(tmp_path, monkeypatch):
     refused(zipped(HEAD + b"](" + b"N" * 1000 + b"e."), tmp_path, "over 1,000 pickle operations")
     monkeypatch.setattr(machine, "MOST_BYTES", 100)
     refused(zipped(HEAD + text("a" * 101) + b"."), tmp_path, "one text of 101 bytes")
+
+
+@pytest.mark.parametrize("found", [rb"n_layer(?:q.|r.{4})", rb"eps(?:q.|r.{4})", rb"cutoffs(?:q.|r.{4})"])
+def test_values_that_are_too_deep_to_print_or_compare(tmp_path, found):
+    path, _ = make("module", tmp_path / "model.pt")
+    entries = unzipped(path)
+    storages = {n.removeprefix("data/"): d for n, d in entries.items() if n.startswith("data/")}
+    deep = b")" + b"\x85" * 200_000
+    data, n = re.subn(
+        b"(" + found + rb")(?:K.|G.{8}|\](?:q.|r.{4})\(.*?e)",
+        lambda m: m[1] + deep,
+        entries["data.pkl"],
+        count=1,
+        flags=re.DOTALL,
+    )
+    assert n == 1
+    path.write_bytes(zipped(data, storages))
+    assert not ends_well(path)
 
 
 def test_modules_within_modules_without_end(tmp_path):
