@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,11 @@ from typing import Any
 from txl_export.errors import ConfigError
 
 # Beyond any model: a number above these comes from a damaged file, and must not be counted to.
-MOST, MOST_LAYERS = 2**31 - 1, 4096
+MOST, MOST_LAYERS, MOST_CUTOFFS = 2**31 - 1, 4096, 64
+# Found values may come from a file and be anything, of any size and depth.
+_REPR = reprlib.Repr()
+_REPR.maxlist = _REPR.maxtuple = 20
+_REPR.maxstring = _REPR.maxother = 100
 INITIAL_MEMORIES = ("empty", "zeros")
 CLUSTER_ORDERS = ("forward", "reversed")
 
@@ -82,6 +87,8 @@ class ModelConfig:
             value, most = getattr(self, name), MOST_LAYERS if name == "n_layer" else MOST
             _require(_is_int(value) and 1 <= value <= most, name, value, f"a positive integer up to {most}")
         _require(self.d_model % 2 == 0, "d_model", self.d_model, "an even number (half sines, half cosines)")
+        most = MOST_CUTOFFS
+        _require(len(self.cutoffs) <= most, "cutoffs", list(self.cutoffs), f"up to {most} numbers")
         ends = (0, *self.cutoffs, self.vocab_size)
         rising = all(a < b for a, b in itertools.pairwise(ends))
         _require(
@@ -273,7 +280,7 @@ def _sequence(name: str, value: object, fits: Callable[[object], bool], expected
 
 def _require(ok: bool, name: str, found: object, expected: str) -> None:
     if not ok:
-        raise ConfigError(f"{name} is {found!r}, expected {expected}")
+        raise ConfigError(f"{name} is {_REPR.repr(found)}, expected {expected}")
 
 
 def _checked_fields(cls: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -16,12 +17,13 @@ from txl_export.checkpoints import detect_origin
 from txl_export.errors import CheckpointError, ConfigError
 
 DIV = CONFIGS["div"]
+DEEP = functools.reduce(lambda inner, _: (inner,), range(200), ())
 
 
 def refused(path, *words, error=CheckpointError, **arguments):
     with pytest.raises(error) as e:
         load_checkpoint(path, **arguments)
-    assert len(str(e.value).splitlines()) == 1
+    assert len(str(e.value).splitlines()) == 1 and len(str(e.value)) < 500
     for word in words:
         assert word in str(e.value)
 
@@ -105,6 +107,8 @@ def test_folders(tmp_path):
         ("n_layer", "2", ConfigError),
         ("d_model", None, ConfigError),
         ("same_length", 1, ConfigError),
+        ("n_layer", "x" * 100_000, ConfigError),
+        ("d_head", DEEP, ConfigError),
     ],
 )
 def test_models_that_are_refused(tmp_path, attribute, value, error):
@@ -118,6 +122,11 @@ def test_the_epsilon_is_read_and_must_be_one(tmp_path):
     assert load_checkpoint(path).dialect.layer_norm_eps == 1e-6
     model.layers[1].pos_ff.layer_norm.eps = 1e-5
     refused(save_kimiyoung(path, model), "epsilons")
+    for odd in ([1e-5], DEEP, None, "1e-5"):
+        for m in model.modules():
+            if isinstance(m, nn.LayerNorm):
+                m.eps = odd
+        refused(save_kimiyoung(path, model), "epsilon")
 
 
 def test_missing_extra_misshaped_and_broken_tensors(tmp_path):
@@ -131,7 +140,8 @@ def test_missing_extra_misshaped_and_broken_tensors(tmp_path):
     refused(saved(lambda m: delattr(m, "word_emb")), "word_emb")
     refused(saved(lambda m: m.register_buffer("r_emb", torch.zeros(2))), "unexpected r_emb")
     refused(saved(lambda m: setattr(m, "r_w_bias", nn.Parameter(torch.zeros(3, 2)))), "u is [3, 2]", "expected [2, 6]")
-    refused(saved(lambda m: m.pos_emb.inv_freq.mul_(2)), "inv_freq")
+    for factor in (2, 1e30):
+        refused(saved(lambda m, factor=factor: m.pos_emb.inv_freq.mul_(factor)), "inv_freq")
     with torch.no_grad():
         refused(saved(lambda m: m.layers[0].dec_attn.o_net.weight[0].fill_(torch.nan)), "W_o holds NaN or Inf")
 

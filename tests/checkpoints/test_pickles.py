@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import random
+import re
 import struct
 import zipfile
 from collections import OrderedDict
@@ -184,6 +185,7 @@ def test_pickles_that_make_no_sense(tmp_path, data):
         (tensor((2,), (1,), offset=-1), ["0 or more"]),
         (tensor((2, 2), (1,)), ["2 dimensions and 1 strides"]),
         (tensor((1,) * 9, (1,) * 9), ["9 dimensions"]),
+        (tensor((0, 1 << 62), (1, 1)), ["beyond any model"]),
         (tensor(numel=5), ["storage 0 has 16 bytes", "expected 20"]),
         (tensor(numel=1 << 30), ["storage 0 has 16 bytes"]),
         (tensor(numel=-4), ["storage"]),
@@ -202,6 +204,9 @@ def test_tensors_that_their_file_does_not_hold(tmp_path, made, words):
 def test_the_same_tensor_in_bounds_is_read(tmp_path):
     file = load(zipped(HEAD + tensor((2, 2), (1, 2)) + b".", {"0": np.arange(4, dtype="<f4").tobytes()}), tmp_path)
     assert np.array_equal(file.read(file.root, "x"), [[0, 2], [1, 3]])
+    made = tensor((2, 1), (1, 1 << 62), offset=2)  # torch writes any step for a dimension of one
+    file = load(zipped(HEAD + made + b".", {"0": np.arange(4, dtype="<f4").tobytes()}), tmp_path)
+    assert np.array_equal(file.read(file.root, "x"), [[2], [3]])
 
 
 def test_archives_that_claim_too_much(tmp_path):
@@ -263,6 +268,24 @@ def test_nothing_is_copied_or_compared_without_end(tmp_path, monkeypatch):
     refused(zipped(HEAD + text("a" * 101) + b"."), tmp_path, "one text of 101 bytes")
 
 
+@pytest.mark.parametrize("found", [rb"n_layer(?:q.|r.{4})", rb"eps(?:q.|r.{4})", rb"cutoffs(?:q.|r.{4})"])
+def test_values_that_are_too_deep_to_print_or_compare(tmp_path, found):
+    path, _ = make("module", tmp_path / "model.pt")
+    entries = unzipped(path)
+    storages = {n.removeprefix("data/"): d for n, d in entries.items() if n.startswith("data/")}
+    deep = b")" + b"\x85" * 200_000
+    data, n = re.subn(
+        b"(" + found + rb")(?:K.|G.{8}|\](?:q.|r.{4})\(.*?e)",
+        lambda m: m[1] + deep,
+        entries["data.pkl"],
+        count=1,
+        flags=re.DOTALL,
+    )
+    assert n == 1
+    path.write_bytes(zipped(data, storages))
+    assert not ends_well(path)
+
+
 def test_modules_within_modules_without_end(tmp_path):
     module = b"cmem_transformer\nMemTransformerLM\n)\x81q\x00"
     child = text("_modules") + b"}(" + text("a") + b"h\x00" + text("b") + b"h\x00u"
@@ -280,6 +303,21 @@ def test_old_files_that_are_not_what_they_say(tmp_path):
     refused(magic + b".", tmp_path, "cut short")
     last = data.rindex(b"e.") + 2  # the keys' pickle ends, the first storage's size follows
     refused(data[:last] + struct.pack("<q", 1 << 60) + data[last + 8 :], tmp_path, "not what its pickle says")
+
+
+def old_file(numel: int, data: bytes) -> bytes:
+    """An old container of one storage that its pickle and the number before it both say has `numel` numbers."""
+    head = (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True})
+    pickles_ = [pickle.dumps(value, protocol=2) for value in head]
+    body = HEAD + tensor(numel=numel, more=b"N") + b"."
+    return b"".join([*pickles_, body, pickle.dumps(["0"], protocol=2), struct.pack("<q", numel), data])
+
+
+def test_old_files_that_claim_more_than_they_have(tmp_path):
+    file = load(old_file(4, np.arange(4, dtype="<f4").tobytes()), tmp_path)
+    assert np.array_equal(file.read(file.root, "x"), [[0, 1], [2, 3]])
+    refused(old_file(5, bytes(19)), tmp_path, "cut short", "storage 0")
+    refused(old_file(1 << 30, bytes(16)), tmp_path, "cut short", "storage 0")
 
 
 def test_a_file_is_parsed_once(tmp_path, monkeypatch):

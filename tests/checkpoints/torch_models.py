@@ -158,11 +158,22 @@ def save_kimiyoung(path: Path, value: Any, zipped: bool = True) -> Path:
     return path
 
 
+class Backend:
+    """What stood in every module until torch 1.2; it was pickled as a call."""
+
+    def __reduce__(self):
+        from torch.nn.backends.thnn import _get_thnn_function_backend
+
+        return _get_thnn_function_backend, ()
+
+
 def as_of_2019(model: nn.Module) -> nn.Module:
-    """The model without the attributes that later versions of torch write."""
+    """The model without the attributes that later versions of torch write, with one that earlier ones wrote."""
+    backend = Backend()
     for m in model.modules():
         for name in NEWER:
             vars(m).pop(name, None)
+        vars(m)["_backend"] = backend
     return model
 
 

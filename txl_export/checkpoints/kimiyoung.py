@@ -126,8 +126,7 @@ def _child(module: Plain, name: str, source: Path) -> Plain:
 
 def _layer_norm_eps(module: Plain, source: Path) -> float:
     """The epsilon of all LayerNorms; raises CheckpointError where they differ."""
-    found = {m.get("eps") for path, m in modules_of(module, source) if path.endswith("layer_norm.")}
-    if len(found) != 1:
-        raise CheckpointError(f"{source} has LayerNorms of {len(found)} different epsilons, expected one")
-    (eps,) = found
-    return eps
+    found = [m.get("eps") for path, m in modules_of(module, source) if path.endswith("layer_norm.")]
+    if not all(isinstance(eps, float) for eps in found) or len(set(found)) != 1:
+        raise CheckpointError(f"{source} has LayerNorms without an epsilon, or of different epsilons, expected one")
+    return found[0]

@@ -57,7 +57,8 @@ class TorchFile:
         if self._left < 0:
             raise CheckpointError(f"{self.path} has tensors of over {4 * self._size:,} bytes in {self._size:,}")
         flat = self._flat(tensor)
-        steps = tuple(step * flat.itemsize for step in tensor.strides)
+        # The step of a dimension of one may be any number, even one that numpy cannot hold.
+        steps = tuple(step * flat.itemsize * (n > 1) for n, step in zip(tensor.shape, tensor.strides, strict=True))
         array = np.lib.stride_tricks.as_strided(flat[tensor.offset :], tensor.shape, steps)
         wide = widen_bfloat16(array) if tensor.storage.dtype == "bfloat16" else array
         return to_float32(wide, shown(name), self.path)

@@ -39,6 +39,7 @@ _CLASSES = frozenset(
         *_NUMPY,
         *_BUILTINS,
         "torch.device",
+        "torch.nn.backends.thnn._get_thnn_function_backend",  # an attribute of every module until torch 1.2
         *(f"torch.{name}" for name in _DTYPES),
     }
 )

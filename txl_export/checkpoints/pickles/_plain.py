@@ -12,6 +12,7 @@ from txl_export.errors import CheckpointError
 
 # Tensors of a model have up to two dimensions, of an optimizer or a memory up to four.
 MOST_DIMS = 8
+_MOST_NUMBERS = 2**40
 
 
 @dataclass(eq=False)
@@ -81,6 +82,8 @@ class Tensor:
             raise CheckpointError("a tensor's offset, size and strides are no numbers of 0 or more")
         if len(self.shape) != len(self.strides) or len(self.shape) > MOST_DIMS:
             raise CheckpointError(f"a tensor has {len(self.shape)} dimensions and {len(self.strides)} strides")
+        if math.prod(n for n in self.shape if n) > _MOST_NUMBERS:  # of an empty one too: numpy multiplies all sizes
+            raise CheckpointError("a tensor's sizes are beyond any model's")
         count = self.numel
         last = self.offset + sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True))
         if count > self.storage.numel or (count and last >= self.storage.numel):
