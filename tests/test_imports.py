@@ -92,3 +92,14 @@ def test_missing_package_names_the_extra(bundle, tmp_path, package, what, extra)
     script = BLOCK.format(blocked=(package,)) + WITHOUT.format(what=what)
     code, text = python(script, bundle, tmp_path / "m").split(" ", 1)
     assert code == "3" and package in text and f"txl-export[{extra}]" in text and text.count("\n") == 1
+
+
+def test_files_of_torch_save_are_read_without_torch(tmp_path):
+    from tests.checkpoints.torch_models import FORMS, make
+
+    for form in FORMS:
+        make(form, tmp_path / form)
+    lines = "for path in sys.argv[1:]: print(txl.load_checkpoint(path).origin)"
+    script = f"{BLOCK.format(blocked=HEAVY)}\nimport txl_export as txl\n{lines}"
+    origins = python(script, *(tmp_path / form for form in FORMS)).split()
+    assert origins == ["kimiyoung"] * 4 + ["nvidia"] * 2

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from txl_export.building import build
     from txl_export.bundle import Bundle
     from txl_export.checkpoints import Checkpoint, load_checkpoint
+    from txl_export.checkpoints.converting import convert
     from txl_export.config import Dialect, ModelConfig
     from txl_export.graphs.export import export
     from txl_export.named_configs import config_names, named_config
@@ -45,6 +46,7 @@ _LAZY = {
     "TransformerXL": "txl_export.reference",
     "bench": "txl_export.benchmarking",
     "build": "txl_export.building",
+    "convert": "txl_export.checkpoints.converting",
     "config_names": "txl_export.named_configs",
     "export": "txl_export.graphs.export",
     "load_checkpoint": "txl_export.checkpoints",
@@ -76,6 +78,7 @@ __all__ = [
     "bench",
     "build",
     "config_names",
+    "convert",
     "export",
     "load_checkpoint",
     "named_config",

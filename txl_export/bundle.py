@@ -18,13 +18,13 @@ import numpy as np
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.config import Dialect, ModelConfig
 from txl_export.engines import EngineSpec, check_engines
-from txl_export.errors import BundleError, ConfigError, InputError, TxlError
+from txl_export.errors import BundleError, CheckpointError, ConfigError, InputError, TxlError
 from txl_export.files import inside, read_json, sha256
 from txl_export.heads import HeadSpec, head_spec
 from txl_export.layouts import StateSpec, state_specs
 from txl_export.precision import MEMORY, PrecisionPolicy
 from txl_export.segments import SegmentRange
-from txl_export.vocabulary import Vocabulary, vocabulary_from_dict
+from txl_export.vocabulary import Vocabulary, load_vocabulary
 
 FORMAT = "txl-export-bundle"
 SCHEMA = 2
@@ -72,6 +72,7 @@ class Manifest:
         versions: package versions that made it.
         vocabulary: as in a native checkpoint, or None.
         engines: what was built from the graphs.
+        vocabulary: as in a native checkpoint, or None; its words are in a file of their own.
     """
 
     config: ModelConfig
@@ -103,6 +104,12 @@ class Manifest:
     def heads(self) -> tuple[str, ...]:
         """The heads that the bundle has graphs for; the first is the default."""
         return tuple(dict.fromkeys(g.head for g in self.graphs))
+
+    @property
+    def vocabulary_files(self) -> tuple[str, ...]:
+        """The file that holds the vocabulary's words, where it has one."""
+        name = (self.vocabulary or {}).get("file")
+        return () if name is None else (name,)
 
     @property
     def longest(self) -> int:
@@ -210,6 +217,8 @@ class Manifest:
                 raise ValueError(f"{name} is {n!r}")
         if self.segment_len > self.longest or self.top_k > self.config.vocab_size:
             raise ValueError(f"segment_len {self.segment_len} or top_k {self.top_k} is too large")
+        if self.vocabulary is not None and not isinstance(self.vocabulary.get("file", ""), str):
+            raise TypeError("vocabulary names a file that is no text")
         for name, entry in self.files.items():
             if not isinstance(entry["bytes"], int) or not isinstance(entry["sha256"], str):
                 raise TypeError(f"files lacks size and hash of {name}")
@@ -268,7 +277,7 @@ class Bundle:
             raise BundleError(f"{path} is no bundle: it has no {MANIFEST}; make one with 'txl-export export'")
         manifest = Manifest.from_dict(read_json(path / MANIFEST, BundleError), path / MANIFEST)
         bundle = cls(path, manifest)
-        for name in [WEIGHTS, INITIAL, *(g.file for g in manifest.graphs)]:
+        for name in [WEIGHTS, INITIAL, *manifest.vocabulary_files, *(g.file for g in manifest.graphs)]:
             if name not in manifest.files:
                 raise BundleError(f"{path / MANIFEST} lists no file {name!r}: it was edited; export again")
         built = {e.file for e in manifest.engines}
@@ -314,8 +323,11 @@ class Bundle:
 
     @property
     def vocab(self) -> Vocabulary | None:
-        """The bundle's vocabulary; None where the checkpoint had none."""
-        return vocabulary_from_dict(self.manifest.vocabulary)
+        """The bundle's vocabulary; None where the checkpoint had none. Raises BundleError for a damaged one."""
+        try:
+            return load_vocabulary(self.manifest.vocabulary, self.path)
+        except CheckpointError as e:
+            raise BundleError(str(e)) from None
 
     @property
     def judge_path(self) -> Path | None:

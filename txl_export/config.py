@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,11 @@ from typing import Any
 from txl_export.errors import ConfigError
 
 # Beyond any model: a number above these comes from a damaged file, and must not be counted to.
-MOST, MOST_LAYERS = 2**31 - 1, 4096
+MOST, MOST_LAYERS, MOST_CUTOFFS = 2**31 - 1, 4096, 64
+# Found values may come from a file and be anything, of any size and depth.
+_REPR = reprlib.Repr()
+_REPR.maxlist = _REPR.maxtuple = 20
+_REPR.maxstring = _REPR.maxother = 100
 INITIAL_MEMORIES = ("empty", "zeros")
 CLUSTER_ORDERS = ("forward", "reversed")
 
@@ -82,6 +87,8 @@ class ModelConfig:
             value, most = getattr(self, name), MOST_LAYERS if name == "n_layer" else MOST
             _require(_is_int(value) and 1 <= value <= most, name, value, f"a positive integer up to {most}")
         _require(self.d_model % 2 == 0, "d_model", self.d_model, "an even number (half sines, half cosines)")
+        most = MOST_CUTOFFS
+        _require(len(self.cutoffs) <= most, "cutoffs", list(self.cutoffs), f"up to {most} numbers")
         ends = (0, *self.cutoffs, self.vocab_size)
         rising = all(a < b for a, b in itertools.pairwise(ends))
         _require(
@@ -216,6 +223,10 @@ class Dialect:
 # Evaluation values that upstream takes from the command line rather than from the checkpoint.
 OVERRIDABLE_CONFIG = ("mem_len", "clamp_len", "same_length")
 OVERRIDABLE_DIALECT = tuple(f.name for f in dataclasses.fields(Dialect))
+# Of the model itself: given only for files that do not hold it, such as bare state dicts.
+ARCHITECTURE = tuple(
+    f.name for f in dataclasses.fields(ModelConfig) if f.name not in (*OVERRIDABLE_CONFIG, "dropout", "dropatt")
+)
 
 
 def apply_overrides(
@@ -226,19 +237,27 @@ def apply_overrides(
     Args:
         config: the stored architecture.
         dialect: the origin's dialect.
-        overrides: names out of `OVERRIDABLE_CONFIG` and the fields of `Dialect`; None values are ignored.
+        overrides: names out of `OVERRIDABLE_CONFIG`, the fields of `Dialect`, and `ARCHITECTURE`, whose values
+            must be those of `config`; None values are ignored.
 
     Raises:
-        ConfigError: for a name that evaluation cannot change, or a value that does not fit.
+        ConfigError: for a name that cannot be overridden, or a value that does not fit.
     """
     given = {k: v for k, v in (overrides or {}).items() if v is not None}
-    for name in given:
-        if name not in OVERRIDABLE_CONFIG + OVERRIDABLE_DIALECT:
+    for name, value in given.items():
+        if name not in OVERRIDABLE_CONFIG + OVERRIDABLE_DIALECT + ARCHITECTURE:
             known = ", ".join(OVERRIDABLE_CONFIG + OVERRIDABLE_DIALECT)
             raise ConfigError(f"override '{name}' is unknown or not an evaluation value: use one of {known}")
+        if name in ARCHITECTURE:
+            _require_same(name, value, getattr(config, name))
     config = dataclasses.replace(config, **{k: v for k, v in given.items() if k in OVERRIDABLE_CONFIG})
     dialect = dataclasses.replace(dialect, **{k: v for k, v in given.items() if k in OVERRIDABLE_DIALECT})
     return config, dialect
+
+
+def _require_same(name: str, value: object, found: object) -> None:
+    if (tuple(value) if isinstance(value, list) else value) != found:
+        raise ConfigError(f"override '{name}' is {value!r}, the model has {found!r}: only evaluation values can change")
 
 
 def _is_int(value: object) -> bool:
@@ -261,7 +280,7 @@ def _sequence(name: str, value: object, fits: Callable[[object], bool], expected
 
 def _require(ok: bool, name: str, found: object, expected: str) -> None:
     if not ok:
-        raise ConfigError(f"{name} is {found!r}, expected {expected}")
+        raise ConfigError(f"{name} is {_REPR.repr(found)}, expected {expected}")
 
 
 def _checked_fields(cls: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:

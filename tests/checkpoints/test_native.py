@@ -98,7 +98,7 @@ def test_detection_gives_its_reason(folder, tmp_path):
 
 def test_no_vocabulary_and_unknown_ones(folder):
     assert load_checkpoint(folder).vocab is None
-    for bad in ({"kind": "words"}, {}, "bytes", ["bytes"], {"kind": ["bytes"]}):
+    for bad in ({"kind": "syllables"}, {}, "bytes", ["bytes"], {"kind": ["bytes"]}):
         edit_config(folder, vocabulary=bad)
         refused(folder, "vocabulary", "bytes")
 
@@ -226,7 +226,7 @@ def test_garbage_safetensors(folder, data):
 def test_files_that_are_not_there(folder, tmp_path):
     refused(tmp_path / "nothing", "does not exist")
     refused(tmp_path / "nothing", "does not exist", origin="native")
-    refused(folder, "'tensorflow'", "huggingface", origin="tensorflow")
+    refused(folder, "'jax'", "huggingface", origin="jax")
     (folder / "model.safetensors").unlink()
     refused(folder, "model.safetensors")
     (folder / "config.json").unlink()

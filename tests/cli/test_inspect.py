@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.checkpoints.torch_models import CONFIGS, make
 from tests.cli.conftest import Run
 from txl_export.named_configs import config_names
 
@@ -55,6 +56,21 @@ def test_overrides_show(found: Any, checkpoint: Path):
     f = found(checkpoint, "--clamp-len", 5, "--initial-memory", "zeros")
     assert f["overrides"] == {"clamp_len": 5, "initial_memory": "zeros"}
     assert (f["model"]["clamp_len"], f["dialect"]["initial_memory"]) == (5, "zeros")
+
+
+def test_what_a_state_dict_does_not_say_is_asked_for_and_set(found: Any, run: Run, tmp_path: Path):
+    path, _ = make("state dict", tmp_path / "model.pt", CONFIGS["one_proj"])
+    result = run("inspect", path)
+    assert result.exit_code == 2 and "--set cutoffs=..." in result.stderr
+    said = run("inspect", path, "--set", "cutoffs=[9,17]").stdout
+    assert "note: the files do not say pre_lnorm False, mem_len 512" in said and "--set pre_lnorm=..." in said
+    f = found(path, "--set", "cutoffs=[9,17]", "--set", "pre_lnorm=true", "--set", "cluster_order=forward")
+    assert f["overrides"] == {"cutoffs": [9, 17], "pre_lnorm": True, "cluster_order": "forward"}
+    assert (f["model"]["cutoffs"], f["model"]["pre_lnorm"]) == ([9, 17], True)
+    assert f["dialect"]["cluster_order"] == "forward" and "pre_lnorm" not in f["notes"][0]
+    for wrong in ("pre_lnorm", "=true", "depth=3", "n_head=7"):
+        result = run("inspect", path, "--set", "cutoffs=[9,17]", "--set", wrong)
+        assert result.exit_code == 2 and len(result.stderr.strip().splitlines()) == 1
 
 
 def test_a_bundle(found: Any, bundle: Path, checkpoint: Path):
@@ -107,7 +123,7 @@ def test_notes_of_the_loader_are_shown(run: Run, checkpoint: Path, monkeypatch: 
     from txl_export.checkpoints import native
 
     load = native.load
-    monkeypatch.setattr(native, "load", lambda path: dataclasses.replace(load(path), notes=("read [twice]",)))
+    monkeypatch.setattr(native, "load", lambda *args: dataclasses.replace(load(*args), notes=("read [twice]",)))
     assert "note: read [twice]\n" in run("inspect", checkpoint).stdout
 
 

@@ -87,5 +87,5 @@ def score(
     ids = text.tokens(vocab, segment_len)
     n = ids.size - 1
     nats = engine.score(ids, segment_len, (lambda done: progress(done, n)) if progress else None)
-    nbytes = len(vocab.decode(ids[1:].tolist()))
+    nbytes = len(vocab.decode(ids[1:].tolist(), after=int(ids[0])))
     return Quality(target, engine.info.mem_len, segment_len, text.name, n, nats, nbytes)

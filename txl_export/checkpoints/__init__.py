@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from txl_export.checkpoints import huggingface, native
+from txl_export.checkpoints import huggingface, kimiyoung, native, nvidia, pickles, tensorflow
 from txl_export.checkpoints.base import Checkpoint
-from txl_export.config import apply_overrides
+from txl_export.checkpoints.vocabularies import with_vocabulary
+from txl_export.config import ARCHITECTURE, apply_overrides
 from txl_export.errors import CheckpointError
 
 __all__ = ["ORIGINS", "Checkpoint", "detect_origin", "load_checkpoint", "native"]
@@ -22,12 +23,19 @@ class Origin(Protocol):
         """Why `path` is of this origin, or None when it is not."""
         ...
 
-    def load(self, path: Path) -> Checkpoint:
-        """Read it."""
+    def load(self, path: Path, given: Mapping[str, Any] | None = None, /) -> Checkpoint:
+        """Read it; `given` holds the caller's overrides, for what the file does not say."""
         ...
 
 
-ORIGINS: dict[str, Origin] = {"native": native, "huggingface": huggingface}
+# Folders that say what they are go first.
+ORIGINS: dict[str, Origin] = {
+    "native": native,
+    "huggingface": huggingface,
+    "tensorflow": tensorflow,
+    "kimiyoung": kimiyoung,
+    "nvidia": nvidia,
+}
 
 
 def detect_origin(path: Path) -> tuple[str, str]:
@@ -36,16 +44,22 @@ def detect_origin(path: Path) -> tuple[str, str]:
     Raises:
         CheckpointError: when nothing is there or no origin recognises it.
     """
+    with pickles.read_once():
+        for name, origin in ORIGINS.items():
+            if reason := origin.detect(path):  # before asking whether it exists: TensorFlow's names are of no file
+                return name, reason
     if not path.exists():
         raise CheckpointError(f"{path} does not exist")
-    for name, origin in ORIGINS.items():
-        if reason := origin.detect(path):
-            return name, reason
-    raise CheckpointError(f"{path} is no {' or '.join(ORIGINS)} checkpoint: give a folder with config.json and weights")
+    raise CheckpointError(
+        f"{path} is no {' or '.join(ORIGINS)} checkpoint: give a folder with config.json and weights, or a .pt file"
+    )
 
 
 def load_checkpoint(
-    path: str | Path, origin: str | None = None, overrides: Mapping[str, Any] | None = None
+    path: str | Path,
+    origin: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    vocabulary: str | Path | None = None,
 ) -> Checkpoint:
     """Load a trained Transformer-XL.
 
@@ -53,19 +67,33 @@ def load_checkpoint(
         path: a folder or file of a known origin.
         origin: which implementation it comes from; None to detect it from the content.
         overrides: evaluation values in place of the stored ones, such as
-            {"mem_len": 640, "same_length": True, "clamp_len": 400, "initial_memory": "empty"}.
+            {"mem_len": 640, "same_length": True, "clamp_len": 400, "initial_memory": "empty"}. Of files that hold no
+            configuration, also what of the model cannot be seen in the weights: {"pre_lnorm": True}.
+        vocabulary: a file to take the vocabulary from in place of the stored one: a pickled `Vocab` or corpus, a
+            tokenizer's vocab.pkl or vocab.bin, or text with a word per line; "bytes" for bytes.
 
     Raises:
-        CheckpointError: unreadable, incomplete, misshaped or not finite.
+        CheckpointError: unreadable, incomplete, misshaped or not finite; a vocabulary of another model.
         ConfigError: a configuration or override that does not fit.
     """
     path = Path(path)
-    name = origin or detect_origin(path)[0]
-    if name not in ORIGINS:
-        raise CheckpointError(f"origin {name!r} is unknown: use one of {', '.join(ORIGINS)}")
-    if not path.exists():
-        raise CheckpointError(f"{path} does not exist")
-    loaded = ORIGINS[name].load(path)
     given = {k: v for k, v in (overrides or {}).items() if v is not None}
+    with pickles.read_once():
+        name = origin or detect_origin(path)[0]
+        if name not in ORIGINS:
+            raise CheckpointError(f"origin {name!r} is unknown: use one of {', '.join(ORIGINS)}")
+        if not path.exists() and not tensorflow.names_files(path):
+            raise CheckpointError(f"{path} does not exist")
+        loaded = ORIGINS[name].load(path, given)
+    if vocabulary is not None:
+        loaded = with_vocabulary(loaded, vocabulary)
     config, dialect = apply_overrides(loaded.config, loaded.dialect, given)
-    return dataclasses.replace(loaded, config=config, dialect=dialect, overrides=given)
+    assumed = {k: v for k, v in loaded.assumed.items() if k not in given}
+    notes = (*loaded.notes, *_assumptions(assumed))
+    return dataclasses.replace(loaded, config=config, dialect=dialect, overrides=given, assumed=assumed, notes=notes)
+
+
+def _assumptions(assumed: Mapping[str, Any]) -> list[str]:
+    listed = ", ".join(f"{name} {value}" for name, value in assumed.items())
+    flags = ", ".join(f"--set {n}=..." if n in ARCHITECTURE else f"--{n.replace('_', '-')}" for n in assumed)
+    return [f"the files do not say {listed}: these are defaults, give what was trained with ({flags})"] * bool(assumed)

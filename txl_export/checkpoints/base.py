@@ -27,6 +27,7 @@ class Checkpoint:
         vocab: its vocabulary; None where the files hold none.
         overrides: evaluation values that replaced stored ones.
         notes: what a reader should know of how it was read, a line each.
+        assumed: evaluation values that no file holds, as they were set.
     """
 
     config: ModelConfig
@@ -37,6 +38,7 @@ class Checkpoint:
     vocab: Vocabulary | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    assumed: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the tensors against the config; raises CheckpointError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from txl_export.checkpoints.tensors import read_safetensors
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import CheckpointError
 from txl_export.files import disk_errors, read_json, replacing_folder, write_atomic, write_json
-from txl_export.vocabulary import vocabulary_from_dict
+from txl_export.vocabulary import load_vocabulary
 
 FORMAT = "txl-export"
 SCHEMA = 1
@@ -31,7 +32,7 @@ def detect(path: Path) -> str | None:
     )
 
 
-def load(path: Path) -> Checkpoint:
+def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
     """Read a native checkpoint; raises CheckpointError or ConfigError."""
     value = read_json(path / CONFIG_FILE, CheckpointError)
     if not isinstance(value, dict):
@@ -46,7 +47,7 @@ def load(path: Path) -> Checkpoint:
         weights=read_safetensors(path / WEIGHTS_FILE),
         origin="native",
         path=path,
-        vocab=vocabulary_from_dict(value.get("vocabulary")),
+        vocab=load_vocabulary(value.get("vocabulary"), path),
     )
 
 
@@ -72,10 +73,11 @@ def save(path: Path | str, checkpoint: Checkpoint) -> Path:
         with replacing_folder(path) as work:
             _write(work, checkpoint)
         return path
-    # Both files are complete before either takes its place.
+    # All files are complete before one takes its place.
     with disk_errors(path), tempfile.TemporaryDirectory(dir=path, prefix=".save.") as work:
         _write(Path(work), checkpoint)
-        for name in (WEIGHTS_FILE, CONFIG_FILE):
+        beside = checkpoint.vocab.files() if checkpoint.vocab else {}
+        for name in (*beside, WEIGHTS_FILE, CONFIG_FILE):
             (Path(work) / name).replace(path / name)
     return path
 
@@ -93,4 +95,6 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
     }
     if checkpoint.vocab is not None:
         config["vocabulary"] = checkpoint.vocab.to_dict()
+        for name, content in checkpoint.vocab.files().items():
+            write_atomic(folder / name, content)
     write_json(folder / CONFIG_FILE, config)

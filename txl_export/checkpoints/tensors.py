@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-import warnings
 from pathlib import Path
 
 import numpy as np
 
-from txl_export.errors import CheckpointError, missing_extra
+from txl_export.errors import CheckpointError
 from txl_export.files import first_line
 
 # What a safetensors file may hold: floating point of any width, and integers (masks, counters).
@@ -30,7 +28,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         halves = _read_bfloat16(path, [name for name, dtype in dtypes.items() if dtype == "BF16"])
     except (SafetensorError, OSError, ValueError) as e:
         raise CheckpointError(f"{path} is not a readable safetensors file ({first_line(e)})") from None
-    return {name: _float32((halves if name in halves else plain)[name], name, path) for name in dtypes}
+    return {name: to_float32((halves if name in halves else plain)[name], name, path) for name in dtypes}
 
 
 def _read_bfloat16(path: Path, names: list[str]) -> dict[str, np.ndarray]:
@@ -43,42 +41,17 @@ def _read_bfloat16(path: Path, names: list[str]) -> dict[str, np.ndarray]:
             start, end = header[name]["data_offsets"]
             f.seek(8 + size + start)
             halves = np.frombuffer(f.read(end - start), dtype="<u2")
-            out[name] = (halves.astype(np.uint32) << 16).view(np.float32).reshape(header[name]["shape"])
+            out[name] = widen_bfloat16(halves).reshape(header[name]["shape"])
     return out
 
 
-def read_torch(path: Path) -> dict[str, np.ndarray]:
-    """All tensors of a `torch.save`d state dict, by PyTorch's weights-only reader; raises CheckpointError."""
-    try:
-        import torch
-    except ImportError:
-        raise missing_extra("torch", "export", f"reading {path.name}") from None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of files that are refused anyway
-            state = torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251 - weights only: no code runs
-    except Exception as e:  # the reader's errors have no common base
-        raise CheckpointError(f"{path} is not a readable state dict: {_why(e)}") from None
-    if not isinstance(state, dict) or not all(isinstance(t, torch.Tensor) for t in state.values()):
-        raise CheckpointError(f"{path} holds {type(state).__name__}, expected a dict of names to tensors")
-    out = {}
-    for key, t in state.items():
-        if t.layout != torch.strided or t.device.type != "cpu" or t.is_quantized:
-            raise CheckpointError(f"{path}: {key} is sparse, quantized or empty of data, expected a plain tensor")
-        t = t.detach()
-        out[str(key)] = _float32((t.float() if t.is_floating_point() else t).numpy(), str(key), path)
-    return out
+def widen_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """The float32 numbers of bfloat16's bits, uint16."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def _why(e: Exception) -> str:
-    """What the weights-only reader refused; its own text is long and tells users to switch the safety off."""
-    text = str(e)
-    if named := re.search(r"GLOBAL:? (\S+)", text):
-        return f"it names {named[1]}, which is code, not a tensor, and was not run"
-    return "it is damaged or holds something else" if "weights_only" in text else first_line(e)
-
-
-def _float32(array: np.ndarray, name: str, path: Path) -> np.ndarray:
+def to_float32(array: np.ndarray, name: str, path: Path) -> np.ndarray:
+    """Floating point of any width as contiguous float32, integers as they are; raises CheckpointError for others."""
     if array.dtype.kind == "f":
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes Inf, which the weights' check names
             return np.asarray(array, dtype=np.float32, order="C")

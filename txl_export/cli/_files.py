@@ -49,20 +49,22 @@ def read_ids(path: Path, max_rank: int = 1) -> np.ndarray:
     return ids
 
 
-def encode(vocab: Vocabulary | None, data: bytes, instead: str) -> np.ndarray:
+def encode(vocab: Vocabulary | None, data: bytes, instead: str, starts: bool = True, ends: bool = True) -> np.ndarray:
     """Token ids of a text.
 
     Args:
         vocab: the model's, where it has one.
         data: the text.
         instead: the option that takes ids in place of text.
+        starts: the text begins a line.
+        ends: the text ends its last line; what goes on does not.
 
     Raises:
         InputError: a model without a vocabulary, or a text of no tokens.
     """
     if vocab is None:
         raise InputError(f"this model comes without a vocabulary: give token ids with {instead}")
-    ids = vocab.encode(data)
+    ids = vocab.encode(data, starts, ends)
     if not ids.size:
-        raise InputError("the text is empty: give at least one token")
+        raise InputError(f"the text gives no tokens of this vocabulary ({vocab.kind}): give at least one")
     return ids

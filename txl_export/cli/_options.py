@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,6 +60,24 @@ class NamedValues(click.ParamType[Any]):
         return {key.strip(): given.strip() for key, _, given in pairs}
 
 
+class JsonValue(click.ParamType[Any]):
+    """One NAME=VALUE whose value is JSON, or text that is no JSON, as a pair."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        """Split at the first equals sign; a usage error without one."""
+        if isinstance(value, tuple):
+            return value
+        key, eq, given = (part.strip() for part in str(value).partition("="))
+        if not (key and eq and given):
+            self.fail(f"{value!r} is no NAME=VALUE, such as pre_lnorm=true or cutoffs=[20000,40000]", param, ctx)
+        try:
+            return key, json.loads(given)
+        except (ValueError, RecursionError):
+            return key, given
+
+
 NAMED_VALUES = NamedValues()
 INTS = CommaList(int, "whole numbers")
 NAMES = CommaList(str, "names")
@@ -71,24 +90,35 @@ def examples(*commands: str) -> str:
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read a checkpoint: its origin, and evaluation values in place of the stored ones."""
+    """How to read a checkpoint: its origin, and values in place of the stored ones or of those that no file holds.
+
+    Attributes:
+        origin: the implementation; None to detect it.
+        same_length: None for the stored value, as the two below.
+        clamp_len: see `ModelConfig`.
+        initial_memory: see `Dialect`.
+        others: any other overrides that `load_checkpoint` takes.
+        vocabulary: file that the vocabulary is in, or "bytes"; None for the stored one.
+    """
 
     origin: str | None
     same_length: bool | None
     clamp_len: int | None
     initial_memory: str | None
+    others: Mapping[str, Any] = field(default_factory=dict)
+    vocabulary: str | None = None
 
     @property
     def overrides(self) -> dict[str, Any]:
         """The values that were given, as `load_checkpoint` takes them."""
         values = {n: getattr(self, n) for n in ("same_length", "clamp_len", "initial_memory")}
-        return {n: v for n, v in values.items() if v is not None}
+        return {**self.others, **{n: v for n, v in values.items() if v is not None}}
 
     def load(self, path: Path) -> Checkpoint:
         """Load a checkpoint; raises CheckpointError or ConfigError."""
         from txl_export.checkpoints import load_checkpoint
 
-        return load_checkpoint(path, self.origin, self.overrides)
+        return load_checkpoint(path, self.origin, self.overrides, self.vocabulary)
 
     def open(self, path: Path) -> Bundle | Checkpoint:
         """Open a bundle or load a checkpoint; raises InputError for values that a bundle cannot change."""
@@ -97,9 +127,10 @@ class Reading:
 
         if not is_bundle(path):
             return self.load(path)
-        if self.origin or self.overrides:
-            names = ["origin"] * bool(self.origin) + list(self.overrides)
-            flags = ", ".join("--" + n.replace("_", "-") for n in names)
+        if self.origin or self.overrides or self.vocabulary:
+            given = [name for name in ("origin", "vocabulary") if getattr(self, name)]
+            names = given + list(self.overrides)
+            flags = ", ".join(f"--set {n}" if n in self.others else "--" + n.replace("_", "-") for n in names)
             raise InputError(f"{path} is a bundle, {flags} cannot change its graphs: export again with {flags}")
         return Bundle.open(path)
 
@@ -112,12 +143,16 @@ def is_bundle(path: Path) -> bool:
 
 
 def checkpoint_options(function: F) -> F:
-    """Add --origin and the evaluation values; the verb gets them as one `reading`."""
+    """Add --origin, the evaluation values and --set; the verb gets them as one `reading`."""
 
     @click.option("--origin", help="Implementation the checkpoint comes from; detected when not given.")
     @click.option("--same-length/--no-same-length", default=None, help="Every query sees equally many keys.")
     @click.option("--clamp-len", type=int, help="Distances above it share one position; -1 for none.")
     @click.option("--initial-memory", type=click.Choice(["empty", "zeros"]), help="What streams start from.")
+    @click.option(
+        "--set", "others", type=JsonValue(), multiple=True, help="Any other value that a file lacks, as pre_lnorm=true."
+    )
+    @click.option("--vocabulary", metavar="FILE", help="Words by id: a Vocab pickle or a word per line; or bytes.")
     @functools.wraps(function)
     def wrapped(
         *args: Any,
@@ -125,9 +160,12 @@ def checkpoint_options(function: F) -> F:
         same_length: bool | None,
         clamp_len: int | None,
         initial_memory: str | None,
+        others: tuple[tuple[str, Any], ...],
+        vocabulary: str | None,
         **rest: Any,
     ) -> Any:
-        return function(*args, reading=Reading(origin, same_length, clamp_len, initial_memory), **rest)
+        reading = Reading(origin, same_length, clamp_len, initial_memory, dict(others), vocabulary)
+        return function(*args, reading=reading, **rest)
 
     return wrapped  # type: ignore[return-value]
 

@@ -69,11 +69,11 @@ def command(
     engine = running.load(reading.open(source))
     vocab = engine.info.vocab
     if text is not None:
-        ids = encode(vocab, text, "--ids FILE.npy")
+        ids = encode(vocab, text, "--ids FILE.npy", ends=False)
     assert ids is not None
     stops = _stops(vocab, stop)
     engine.warm_up()
-    writer = Writer(vocab, _discard if as_json else _write)
+    writer = Writer(vocab, _discard if as_json else _write, after=int(ids[-1]))
     try:
         writer.run(engine.session().generate(ids, stop=stops, **sampling))
     finally:  # also after Ctrl-C: what was read so far ends as text, not inside a character
@@ -104,17 +104,17 @@ def _stops(vocab: Vocabulary | None, texts: tuple[str, ...]) -> list[list[int]]:
         raise InputError("--stop is text, and this model comes without a vocabulary: leave it out")
     if "" in texts:
         raise InputError("--stop is empty: give the text that ends generation")
-    return [encode(vocab, s.encode(errors="surrogateescape"), "").tolist() for s in texts]
+    return [encode(vocab, s.encode(errors="surrogateescape"), "", starts=False, ends=False).tolist() for s in texts]
 
 
 class Writer:
     """Turns tokens into text as they come and times them."""
 
-    def __init__(self, vocab: Vocabulary | None, write: Callable[[str], None]) -> None:
-        """Take where text goes; without a vocabulary the text is the ids themselves."""
+    def __init__(self, vocab: Vocabulary | None, write: Callable[[str], None], after: int | None = None) -> None:
+        """Take where text goes and the prompt's last token; without a vocabulary the text is the ids themselves."""
         self.ids: list[int] = []
         self.text = ""
-        self._vocab, self._write = vocab, write
+        self._vocab, self._write, self._before = vocab, write, after
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._first = self._last = 0.0
 
@@ -127,7 +127,8 @@ class Writer:
             if self._vocab is None:
                 self._put(f"{token} ")
             else:
-                self._put(self._decoder.decode(self._vocab.decode([token])))
+                self._put(self._decoder.decode(self._vocab.decode([token], self._before)))
+                self._before = token
 
     def close(self) -> None:
         """Write what is left of a character that was cut."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from txl_export.runtime import Engine
+    from txl_export.vocabulary import Vocabulary
 
 EXAMPLES = examples(
     "score engines/stdlib-bytes README.md",
@@ -70,6 +71,8 @@ def command(
 
 
 def _score(engine: Engine, ids: np.ndarray) -> dict[str, Any]:
+    from txl_export.vocabulary import reading_notes
+
     engine.warm_up()  # loading is no part of the tokens per second
     predicted = len(ids) - 1
     started = time.perf_counter()
@@ -78,17 +81,26 @@ def _score(engine: Engine, ids: np.ndarray) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     bits = nats * predicted / math.log(2)
     vocab = engine.info.vocab
+    nbytes = _text_bytes(vocab, ids) if vocab else None
     return {
         "tokens": predicted,
         "nats_per_token": nats,
         "perplexity": math.exp(nats) if nats < 700 else math.inf,
-        "bits_per_byte": bits / len(vocab.decode(ids[1:].tolist())) if vocab else None,
+        "bits_per_byte": bits / nbytes if nbytes else None,
         "seconds": seconds,
         "tokens_per_second": predicted / seconds,
         "backend": engine.backend,
         "mem_len": engine.info.mem_len,
         "segment_len": engine.info.segment_len,
+        "notes": reading_notes(vocab, ids) if vocab else [],
     }
+
+
+def _text_bytes(vocab: Vocabulary, ids: np.ndarray) -> int | None:
+    """Bytes of the text that was predicted; None where tokens for unknown words hide some of it."""
+    if getattr(vocab, "unknown_id", None) in ids[1:]:
+        return None
+    return len(vocab.decode(ids[1:].tolist(), after=int(ids[0])))
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -102,3 +114,5 @@ def _print(result: dict[str, Any]) -> None:
             "run on": f"{result['backend']}, M = {result['mem_len']}, segments of {result['segment_len']}",
         }
     )
+    for note in result["notes"]:
+        click.echo(f"note: {note}")

@@ -116,6 +116,8 @@ def export(
                 ir.save(built, work / graph.file)
         report("writing", len(manifest.graphs), len(manifest.graphs))
         _write_initial(model, manifest, work / INITIAL)
+        for name, content in (checkpoint.vocab.files() if checkpoint.vocab else {}).items():
+            write_atomic(work / name, content)
         if keep_checkpoint:
             native.save(work / CHECKPOINT, checkpoint)
         _write_manifest(manifest, checkpoint, work, out)
@@ -216,7 +218,7 @@ def _write_initial(model: TransformerXL, manifest: Manifest, path: Path) -> None
 
 
 def _write_manifest(manifest: Manifest, checkpoint: Checkpoint, work: Path, out: Path) -> None:
-    names = [WEIGHTS, INITIAL, *(g.file for g in manifest.graphs)]
+    names = [WEIGHTS, INITIAL, *manifest.vocabulary_files, *(g.file for g in manifest.graphs)]
     packages = ("torch", "onnx", "onnxscript", "txl-export")
     full = dataclasses.replace(
         manifest,

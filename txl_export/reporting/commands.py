@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,7 +33,8 @@ def export_command(bundle: Bundle) -> str:
     words += ["--layout", m.layout, "--precision", m.precision, "--head", ",".join(m.heads)]
     words += ["--segment-len", m.segment_len, "--top-k", m.top_k, *(["--keep-checkpoint"] if kept else [])]
     for name, value in (m.judge.get("overrides") or {}).items():
-        words += _OVERRIDES[name](value) if name in _OVERRIDES else []
+        if name != "mem_len":  # said above
+            words += _OVERRIDES[name](value) if name in _OVERRIDES else ["--set", f"{name}={json.dumps(value)}"]
     return command(*words)
 
 

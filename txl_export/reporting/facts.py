@@ -20,7 +20,12 @@ Facts = dict[str, str]
 _MEMORY = {"hidden": "hidden states, as in the paper", "kv": "keys and values, projected once"}
 _START = {"empty": "empty: nothing to attend to at first", "zeros": "zeros that are attended to"}
 _ROWS = {"forward": "row i belongs to tail i", "reversed": "the last row belongs to the first tail"}
-_VOCABULARIES = {"bytes": "bytes: any file is text"}
+_VOCABULARIES = {
+    "bytes": "bytes: any file is text",
+    "words": "words, split at blanks",
+    "text8": "letters and blanks, as in text8",
+    "byte-numbers": "bytes without line breaks, as in enwik8",
+}
 
 
 def inspected(bundle: Bundle, mem_lens: list[int]) -> dict[str, Any]:

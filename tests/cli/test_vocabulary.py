@@ -1,0 +1,130 @@
+"""Words through the command line: a vocabulary from a file into a bundle, plain text scored and continued."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Run
+from tests.helpers import random_checkpoint, tiny_config
+from tests.test_imports import BLOCK, HEAVY, python
+from txl_export.bundle import MANIFEST, Bundle, digest, file_entry
+from txl_export.checkpoints import native
+from txl_export.errors import BundleError
+from txl_export.runtime import Engine
+
+WORDS = ["<eos>", "the", "cat", "sat", "on", "mat", "<unk>", *(f"w{i}" for i in range(22))]
+TEXT = "the cat sat\non the mat\n" * 4
+
+
+@pytest.fixture(scope="module")
+def wordy(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle whose vocabulary was given at export."""
+    folder = tmp_path_factory.mktemp("wordy")
+    model = random_checkpoint(tiny_config(mem_len=12, same_length=True), seed=4, std=0.3)
+    native.save(folder / "model", model)
+    (folder / "v.pkl").write_bytes(pickle.dumps({"idx2sym": WORDS, "lower_case": True}))
+    given = ("--vocabulary", folder / "v.pkl")
+    result = run("export", folder / "model", "-o", folder / "kv", "--segment-lens", "1,8", "--keep-checkpoint", *given)
+    assert result.exit_code == 0, result.output
+    return folder / "kv"
+
+
+def test_words_are_a_file_of_the_bundle(run: Run, wordy: Path):
+    manifest = json.loads((wordy / MANIFEST).read_text())
+    assert "cat" not in json.dumps(manifest) and "vocabulary.json" in manifest["files"]
+    assert json.loads((wordy / "vocabulary.json").read_text()) == WORDS
+    assert Bundle.open(wordy).vocab.symbols == tuple(WORDS)
+    assert json.loads(run("inspect", wordy, "--json").stdout)["vocabulary"] == "words"
+    assert json.loads(run("inspect", wordy / "checkpoint", "--json").stdout)["vocabulary"] == "words"
+
+
+def test_plain_text_is_scored(run: Run, wordy: Path, tmp_path: Path):
+    (tmp_path / "text").write_text(TEXT.replace("the", "The"))
+    s = json.loads(run("score", wordy, tmp_path / "text", "--json").stdout)
+    ids = np.array([1, 2, 3, 0, 4, 1, 5, 0] * 4)
+    assert s["nats_per_token"] == pytest.approx(Engine.load(wordy).score(ids), rel=1e-6)
+    assert s["tokens"] == 31 and s["notes"] == []
+    # Of the bytes after the first word: a blank or line break belongs to the word or line that it ends.
+    assert s["bits_per_byte"] == pytest.approx(s["nats_per_token"] * 31 / math.log(2) / (len(TEXT) - len("the")))
+
+
+def test_unknown_words_are_told(run: Run, wordy: Path):
+    result = run("score", wordy, "-", stdin=f"{TEXT}the dog sat\n")
+    assert "note" not in result.stdout and "bits per byte" not in result.stdout
+    result = run("score", wordy, "-", stdin="the dog bit a man\n" * 3)
+    assert "note: 67% of the tokens are <unk>" in result.stdout
+
+
+def test_a_wrong_order_of_words_is_told(run: Run, wordy: Path):
+    lines = [" ".join(WORDS[-1 - i // 20] for i in range(0, 440, 1 + n)) for n in range(4)]
+    ordinary = run("score", wordy, "-", "--json", stdin="\n".join(lines))
+    (note,) = json.loads(ordinary.stdout)["notes"]
+    assert "another order" in note
+    right = "\n".join(" ".join(WORDS[1 + int(22 * (i / 440) ** 3)] for i in range(440)) for _ in range(2))
+    assert json.loads(run("score", wordy, "-", "--json", stdin=right).stdout)["notes"] == []
+
+
+def test_a_prompt_is_continued_on_its_line(run: Run, wordy: Path):
+    asked = ("generate", wordy, "--prompt", "The cat", "--max-new-tokens", 30, "--seed", 3)
+    said = json.loads(run(*asked, "--json").stdout)
+    expected = list(Engine.load(wordy).session().generate([1, 2], 30, seed=3))
+    assert said["prompt_tokens"] == 2 and said["ids"] == expected
+    words = [WORDS[i] for i in expected]
+    assert said["text"].replace("\n", " <eos> ").split() == words
+    assert said["text"].startswith(" ") == (expected[0] != 0)
+    assert run(*asked).stdout == said["text"]
+
+
+def test_generation_starts_and_stops_at_ends_of_lines(run: Run, wordy: Path):
+    said = json.loads(run("generate", wordy, "--stop", "\n", "--max-new-tokens", 500, "--seed", 1, "--json").stdout)
+    assert said["prompt_tokens"] == 1 and said["ids"][-1] == 0 and 0 not in said["ids"][:-1]
+    assert said["text"].endswith("\n") and not said["text"].startswith(" ")
+
+
+def test_a_bundle_keeps_its_vocabulary(run: Run, wordy: Path):
+    result = run("score", wordy, "README.md", "--vocabulary", "x")
+    assert result.exit_code == 2 and "--vocabulary cannot change" in result.stderr
+
+
+def test_a_vocabulary_file_that_was_changed(wordy: Path, tmp_path: Path):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(wordy, copy)
+    swapped = (copy / "vocabulary.json").read_text().replace('"cat"', '"dog"')
+    (copy / "vocabulary.json").write_text(swapped)
+    with pytest.raises(BundleError, match="not the file that was exported"):
+        Bundle.open(copy)
+    with pytest.raises(BundleError, match="SHA-256 differs"):
+        _ = Bundle.open(copy, check_files=False).vocab
+    value = json.loads((copy / MANIFEST).read_text())
+    value["files"]["vocabulary.json"] = file_entry(copy / "vocabulary.json")
+    (copy / MANIFEST).write_text(json.dumps(value | {"digest": digest(value)}))
+    with pytest.raises(BundleError, match="SHA-256 differs"):
+        _ = Bundle.open(copy).vocab
+    del value["files"]["vocabulary.json"]
+    (copy / MANIFEST).write_text(json.dumps(value | {"digest": digest(value)}))
+    with pytest.raises(BundleError, match=r"lists no file 'vocabulary\.json'"):
+        Bundle.open(copy)
+    for wrong in ({"kind": "words", "file": ["vocabulary.json"]}, ["words"]):
+        value["vocabulary"] = wrong
+        (copy / MANIFEST).write_text(json.dumps(value | {"digest": digest(value)}))
+        with pytest.raises(BundleError, match="is damaged"):
+            Bundle.open(copy)
+
+
+def test_text_is_read_without_torch(wordy: Path):
+    script = """
+import sys
+import txl_export as txl
+engine = txl.Engine.load(sys.argv[1], threads=1)
+ids = engine.info.vocab.encode(b"the cat sat")
+print(ids.tolist(), engine.info.vocab.decode(ids).decode().strip())
+"""
+    assert python(BLOCK.format(blocked=HEAVY) + script, wordy) == "[1, 2, 3, 0] the cat sat\n"

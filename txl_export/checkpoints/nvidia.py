@@ -1,0 +1,83 @@
+"""Origin `nvidia`: the checkpoints of DeepLearningExamples, a dict of options, configuration, tensors, vocabulary.
+
+Source of names and rules: NVIDIA/DeepLearningExamples, `PyTorch/LanguageModeling/Transformer-XL/pytorch`,
+`mem_transformer.py`, `utils/proj_adaptive_softmax.py` and `utils/exp_utils.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from txl_export.checkpoints.base import Checkpoint
+from txl_export.checkpoints.torch_files import described, opened, plain_state, read_all, require, training_values
+from txl_export.checkpoints.upstream import Naming, canonical_weights
+from txl_export.checkpoints.vocabularies import find_pickled
+from txl_export.config import Dialect, ModelConfig
+from txl_export.errors import CheckpointError
+
+NAMING = Naming(
+    out_weight="crit.out_layers_weights.{}",
+    out_bias="crit.out_layers_biases.{}",
+    # All of the embedding's projections, whether the softmax uses them or not.
+    shared_proj="crit.shared_out_projs.{}",
+)
+_CONFIG, _STATE = "model_config", "model_state"
+# Names that `model_config` shares with `ModelConfig`.
+_SAME = (
+    "n_layer", "n_head", "d_model", "d_head", "d_inner", "d_embed", "div_val", "cutoffs", "tie_weight", "pre_lnorm",
+    "mem_len", "clamp_len", "same_length", "dropout", "dropatt", "attn_type",
+)  # fmt: skip
+_DIALECT = Dialect(initial_memory="empty", window_extra=1, cluster_order="reversed")
+
+
+def detect(path: Path) -> str | None:
+    """Why `path` is of this origin, or None when it is not; raises CheckpointError for files that are refused."""
+    file = opened(path)
+    if file is None or not isinstance(file.root, dict):
+        return None
+    is_ours = _CONFIG in file.root and _STATE in file.root
+    return f"{file.path.name} is a dict with {_CONFIG} and {_STATE}" if is_ours else None
+
+
+def load(path: Path, given: Mapping[str, Any] | None = None) -> Checkpoint:
+    """Read a checkpoint file, or the folder that holds it; raises CheckpointError or ConfigError.
+
+    Args:
+        path: the file, or its folder.
+        given: the caller's overrides.
+    """
+    file = require(path)
+    root = file.root
+    value = root.get(_CONFIG) if isinstance(root, dict) else None
+    state = plain_state(root.get(_STATE)) if isinstance(root, dict) else None
+    if not isinstance(value, dict) or state is None:
+        raise CheckpointError(f"{file.path} holds {described(root)}, expected a dict with {_CONFIG} and {_STATE}")
+    config = parse_config(value, file.path)
+    weights = canonical_weights(config, read_all(file, state), file.path, NAMING)
+    vocab, notes = find_pickled(root.get("vocab"), config, file.path)
+    notes += training_values(config, given or {})
+    return Checkpoint(config, _DIALECT, weights, origin="nvidia", path=file.path, vocab=vocab, notes=notes)
+
+
+def parse_config(value: Mapping[str, Any], source: Path) -> ModelConfig:
+    """The architecture that a `model_config` describes; raises CheckpointError or ConfigError."""
+    for name, why in (("ext_len", "an extended context"), ("sample_softmax", "a sampled softmax")):
+        found = value.get(name, 0)
+        if isinstance(found, int) and found > 0:
+            raise CheckpointError(f"{source} has {name} {found}: {why} is not supported, expected 0")
+    lacking = [name for name in (*_SAME, "n_token", "tie_projs") if name not in value]
+    if lacking:
+        raise CheckpointError(f"{source}: {_CONFIG} lacks {', '.join(lacking)}: the file is incomplete")
+    return ModelConfig(
+        vocab_size=value["n_token"],
+        tie_projs=_tie_projs(value),
+        **{name: value[name] for name in _SAME},
+    )
+
+
+def _tie_projs(value: Mapping[str, Any]) -> Any:
+    """One entry per cluster; without cutoffs upstream may store an empty list or the entry of the head."""
+    found, cutoffs = value["tie_projs"], value["cutoffs"]
+    return found[:1] if isinstance(found, list) and cutoffs == [] else found
