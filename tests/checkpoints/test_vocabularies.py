@@ -90,6 +90,11 @@ def test_a_tokenizer_that_lost_its_list_and_pickled_its_tools(tmp_path, monkeypa
     assert read_vocabulary(saved(tmp_path / "vocab.pkl", value, 4))[0].symbols == tuple(WORDS)
 
 
+def test_the_numbers_of_a_dict_count_and_not_its_order(tmp_path):
+    backwards = OrderedDict((w, i) for i, w in reversed(list(enumerate(WORDS))))
+    assert read_vocabulary(saved(tmp_path / "v", state(idx2sym=[], sym2idx=backwards)))[0].symbols == tuple(WORDS)
+
+
 def test_options_are_followed(tmp_path):
     lower, _ = read_vocabulary(saved(tmp_path / "a", state(lower_case=True)))
     assert lower.encode(b"THE").tolist() == [1, 0]
@@ -180,7 +185,8 @@ def test_huggingface_folders_bring_one(tmp_path):
     torch.save(state([f"b{i}" for i in range(29)]), folder / "vocab.bin")
     assert load_checkpoint(folder).vocab.symbols[3] == "b3"
     saved(folder / "vocab.pkl", state())
-    assert load_checkpoint(folder).vocab.symbols[3] == "of"
+    loaded = load_checkpoint(folder)
+    assert loaded.vocab.symbols[3] == "of" and "split at blanks" in loaded.notes[0]
     saved(folder / "vocab.pkl", state([*WORDS, "x"]))
     with pytest.raises(CheckpointError, match="another model's vocabulary"):
         load_checkpoint(folder)

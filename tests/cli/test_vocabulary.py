@@ -87,6 +87,14 @@ def test_generation_starts_and_stops_at_ends_of_lines(run: Run, wordy: Path):
     assert said["text"].endswith("\n") and not said["text"].startswith(" ")
 
 
+def test_a_word_stops_wherever_it_stands(run: Run, wordy: Path):
+    asked = ("generate", wordy, "--prompt", "cat", "--max-new-tokens", 60, "--seed", 5, "--json")
+    free = json.loads(run(*asked).stdout)["ids"]
+    last = next(i for i in range(5, 60) if free[i] != 0 and free[i] not in free[:i])
+    stopped = json.loads(run(*asked, "--stop", WORDS[free[last]]).stdout)
+    assert stopped["ids"] == free[: last + 1]
+
+
 def test_a_bundle_keeps_its_vocabulary(run: Run, wordy: Path):
     result = run("score", wordy, "README.md", "--vocabulary", "x")
     assert result.exit_code == 2 and "--vocabulary cannot change" in result.stderr

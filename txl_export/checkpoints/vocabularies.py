@@ -25,6 +25,10 @@ _MOST_TEXT_BYTES = 1 << 28
 # Ends of lines that data was prepared with: "<eos>" after each, or for lm1b "<S>" on both sides.
 _LINE_MARKS = (("<eos>", (None, "<eos>")), ("<S>", ("<S>", "<S>")))
 _UNKNOWN = ("<unk>", "<UNK>")
+_SPLIT_AT_BLANKS = (
+    "text is split at blanks, as the training text was: Hugging Face's tokenizer would also set punctuation apart "
+    "(sacremoses), do that first where a text is raw"
+)
 
 Notes = tuple[str, ...]
 
@@ -153,7 +157,10 @@ def with_vocabulary(checkpoint: Checkpoint, file: str | Path) -> Checkpoint:
 def find_huggingface(folder: Path, config: ModelConfig) -> tuple[Vocabulary | None, Notes]:
     """The vocabulary of a Hugging Face folder, if it holds one, and what to know of it; raises CheckpointError."""
     path = next((folder / name for name in HUGGINGFACE_FILES if (folder / name).is_file()), None)
-    return (None, ()) if path is None else _fitted(*read_vocabulary(path), config, path)
+    if path is None:
+        return None, ()
+    vocab, notes = _fitted(*read_vocabulary(path), config, path)
+    return vocab, (*notes, _SPLIT_AT_BLANKS) if vocab.kind == "words" else notes
 
 
 def find_pickled(value: Any, config: ModelConfig, source: Path) -> tuple[Vocabulary | None, Notes]:
