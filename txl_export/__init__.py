@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from txl_export.benchmarking import bench
     from txl_export.bundle import Bundle
     from txl_export.checkpoints import Checkpoint, load_checkpoint
+    from txl_export.checkpoints.converting import convert
     from txl_export.config import Dialect, ModelConfig
     from txl_export.graphs.export import export
     from txl_export.named_configs import config_names, named_config
@@ -42,6 +43,7 @@ _LAZY = {
     "TopK": "txl_export.runtime",
     "TransformerXL": "txl_export.reference",
     "bench": "txl_export.benchmarking",
+    "convert": "txl_export.checkpoints.converting",
     "config_names": "txl_export.named_configs",
     "export": "txl_export.graphs.export",
     "load_checkpoint": "txl_export.checkpoints",
@@ -71,6 +73,7 @@ __all__ = [
     "__version__",
     "bench",
     "config_names",
+    "convert",
     "export",
     "load_checkpoint",
     "named_config",

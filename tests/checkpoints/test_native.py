@@ -98,7 +98,7 @@ def test_detection_gives_its_reason(folder, tmp_path):
 
 def test_no_vocabulary_and_unknown_ones(folder):
     assert load_checkpoint(folder).vocab is None
-    for bad in ({"kind": "words"}, {}, "bytes", ["bytes"], {"kind": ["bytes"]}):
+    for bad in ({"kind": "syllables"}, {}, "bytes", ["bytes"], {"kind": ["bytes"]}):
         edit_config(folder, vocabulary=bad)
         refused(folder, "vocabulary", "bytes")
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.checkpoints.tensorflow_bundles import their_tensors, write_bundle
+from tests.cli.conftest import run  # noqa: F401 - a fixture
 from tests.helpers import random_ids, random_weights, tiny_config
 from txl_export import Engine, TransformerXL, load_checkpoint
 from txl_export.checkpoints import detect_origin
@@ -74,16 +75,18 @@ def test_a_projection_that_is_left_out_changes_nothing(tmp_path):
     assert torch.equal(given, left_out)
 
 
-def test_prefix_index_and_folder_name_the_same_checkpoint(tmp_path):
+def test_prefix_files_and_folder_name_the_same_checkpoint(run, tmp_path):  # noqa: F811 - the fixture
     prefix = written(tmp_path, ONE_TABLE)
     index = tmp_path / "model.ckpt.index"
-    for path in (tmp_path, prefix, index):
+    for path in (tmp_path, prefix, index, tmp_path / "model.ckpt.data-00000-of-00001"):
         assert detect_origin(path) == ("tensorflow", "model.ckpt.index is the index of a TensorFlow checkpoint")
         found = load_checkpoint(path)
         assert np.array_equal(
             found.weights["layers.0.attention.u"], load_checkpoint(index).weights["layers.0.attention.u"]
         )
         assert found.path is not None and found.path.exists()
+    result = run("inspect", prefix, "--json")
+    assert json.loads(result.stdout)["origin"] == "tensorflow"
     refused(tmp_path / "model.ckp", "does not exist")
     refused(tmp_path / "model.ckp", "does not exist", origin="tensorflow")
 
@@ -97,6 +100,14 @@ def test_the_newest_of_several(tmp_path):
     name = "embedding.tables.0"
     assert np.array_equal(load_checkpoint(tmp_path).weights[name], second[name])
     assert np.array_equal(load_checkpoint(tmp_path / "model.ckpt-10").weights[name], first[name])
+
+
+def test_other_files_with_that_ending_mean_nothing(tmp_path):
+    (tmp_path / "search.index").write_bytes(b"something else")
+    refused(tmp_path, "is no native or")
+    refused(tmp_path / "search.index", "search.index is no readable TensorFlow checkpoint")
+    written(tmp_path, ONE_TABLE)
+    assert load_checkpoint(tmp_path).origin == "tensorflow"
 
 
 def test_what_no_file_says_is_told(tmp_path):

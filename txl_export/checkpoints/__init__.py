@@ -82,7 +82,7 @@ def load_checkpoint(
         name = origin or detect_origin(path)[0]
         if name not in ORIGINS:
             raise CheckpointError(f"origin {name!r} is unknown: use one of {', '.join(ORIGINS)}")
-        if not path.exists() and not ORIGINS[name].detect(path):
+        if not path.exists() and not tensorflow.names_files(path):
             raise CheckpointError(f"{path} does not exist")
         loaded = ORIGINS[name].load(path, given)
     if vocabulary is not None:

@@ -92,6 +92,19 @@ def parse_config(value: dict[str, Any]) -> tuple[ModelConfig, Dialect]:
     return config, dialect
 
 
+def config_dict(config: ModelConfig, dialect: Dialect) -> dict[str, Any]:
+    """The config.json of a model that this origin's code can run; `parse_config` takes it back."""
+    same = {k: v for k, v in config.to_dict().items() if k in _DEFAULTS}
+    return {
+        "model_type": "transfo-xl",
+        "architectures": ["TransfoXLLMHeadModel"],
+        **same,
+        "tie_projs": list(config.tie_projs),
+        "tie_word_embeddings": config.tie_weight,
+        "layer_norm_epsilon": dialect.layer_norm_eps,
+    }
+
+
 def _list(value: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(value[key], list):
         raise CheckpointError(f"config.json: {key} is {value[key]!r}, expected a list")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from txl_export.checkpoints.crc32c import masked_crc32c
 
-_MAGIC = bytes.fromhex("57fb808b247547db")
+MAGIC = bytes.fromhex("57fb808b247547db")
 _FOOTER = 48
 _TRAILER = 5  # after each block: how it is compressed, and its checksum
 _VARINT_BITS = 64
@@ -37,7 +37,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of a table, in its order; raises Damaged."""
-    if len(data) < _FOOTER or not data.endswith(_MAGIC):
+    if len(data) < _FOOTER or not data.endswith(MAGIC):
         raise Damaged("it does not end as a table does")
     footer = data[-_FOOTER:]
     _, at = _handle(footer, 0)

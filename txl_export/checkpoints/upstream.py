@@ -17,6 +17,9 @@ from txl_export.config import ModelConfig
 from txl_export.errors import CheckpointError
 from txl_export.weights import table_sizes
 
+# What `qkv_net` holds, one below the other.
+_FUSED = ("W_q", "W_kE", "W_v")
+
 
 @dataclass(frozen=True)
 class Naming:
@@ -64,6 +67,22 @@ def canonical_weights(
     return weights
 
 
+def file_tensors(config: ModelConfig, weights: Mapping[str, np.ndarray], naming: Naming) -> dict[str, np.ndarray]:
+    """The other way round: a model's tensors under a file's names, shared ones once.
+
+    Args:
+        config: the architecture.
+        weights: canonical names to arrays.
+        naming: the target's.
+    """
+    tensors = {aliases[0]: weights[name] for name, aliases in _tensor_names(config, naming)}
+    for n in range(config.n_layer):
+        parts = [weights[f"layers.{n}.attention.{letter}"] for letter in _FUSED]
+        tensors[f"{naming.base}layers.{n}.dec_attn.qkv_net.weight"] = np.concatenate(parts)
+    tensors[naming.base + "pos_emb.inv_freq"] = _frequencies(config).astype(np.float32)
+    return {name: np.ascontiguousarray(w, dtype=np.float32) for name, w in tensors.items()}
+
+
 def _split_qkv(
     config: ModelConfig, rest: dict[str, np.ndarray], source: Path, naming: Naming, n: int
 ) -> dict[str, np.ndarray]:
@@ -76,7 +95,7 @@ def _split_qkv(
         raise CheckpointError(
             f"{source}: {qkv} is {list(fused.shape)}, expected {[3 * heads, config.d_model]} from the config"
         )
-    parts = enumerate(("W_q", "W_kE", "W_v"))
+    parts = enumerate(_FUSED)
     return {f"layers.{n}.attention.{letter}": fused[i * heads : (i + 1) * heads] for i, letter in parts}
 
 
@@ -131,11 +150,16 @@ def projection_owner(div_val: int, cluster: int) -> int:
     return cluster if div_val > 1 else 0
 
 
+def _frequencies(config: ModelConfig) -> np.ndarray:
+    frequencies: np.ndarray = 1 / 10000 ** (np.arange(0, config.d_model, 2) / config.d_model)
+    return frequencies
+
+
 def _check_frequencies(config: ModelConfig, found: np.ndarray | None, source: Path) -> None:
     """The sinusoid's frequencies are derived, not trained: a file may hold them, but only the usual ones."""
     if found is None:
         return
-    usual = 1 / 10000 ** (np.arange(0, config.d_model, 2) / config.d_model)
+    usual = _frequencies(config)
     # A model stored in half precision has them rounded too; the exact ones are used all the same.
     with np.errstate(over="ignore"):  # beyond half precision it is none of it
         halved = np.array_equal(found, found.astype(np.float16))

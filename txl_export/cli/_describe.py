@@ -8,6 +8,7 @@ from typing import Any
 
 from txl_export.bundle import Bundle
 from txl_export.checkpoints import detect_origin
+from txl_export.checkpoints.tensorflow import names_files
 from txl_export.cli._options import HEAD, LAYOUT, PRECISION, SEGMENT_LENS, Reading, is_bundle
 from txl_export.config import Dialect, ModelConfig, apply_overrides
 from txl_export.cost import COSTED_LAYOUTS, body_parameters, export_bytes, token_cost
@@ -36,7 +37,7 @@ def describe(target: str, reading: Reading, mem_lens: Iterable[int]) -> dict[str
         bundle = reading.open(path)
         assert isinstance(bundle, Bundle)
         return _bundle(bundle, lengths)
-    if path.exists():
+    if path.exists() or names_files(path):
         return _checkpoint(path, reading, lengths)
     return _named(target, reading, lengths)
 

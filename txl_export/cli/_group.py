@@ -18,6 +18,7 @@ from txl_export.errors import EnvironmentMismatch, TxlError, missing_extra
 VERBS = {
     "inspect": "Say what a checkpoint, bundle or named configuration is and what it costs to run.",
     "export": "Export a checkpoint as a bundle of ONNX graphs with the memory as inputs and outputs.",
+    "convert": "Write a checkpoint as another implementation's, without loss.",
     "verify": "Compare a bundle with the model it was exported from, over many segments.",
     "bench": "Time bundles and checkpoints over memory lengths and backends.",
     "report": "Write what a bundle is, whether it is right and what its memory costs, as one HTML file.",
