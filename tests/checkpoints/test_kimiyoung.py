@@ -191,8 +191,9 @@ def test_state_dicts_that_are_refused(tmp_path):
 
 def test_embedding_tables_that_fit_no_div_val(tmp_path):
     state = kimiyoung_model(DIV, random_weights(DIV)).state_dict()
-    state["word_emb.emb_layers.1.weight"] = torch.zeros(8, 7)
-    refused(save_kimiyoung(tmp_path / "model.pt", state), "[16, 7, 4]", "div_val")
+    for width in (7, 0, 16, 17):
+        state["word_emb.emb_layers.1.weight"] = torch.zeros(8, width)
+        refused(save_kimiyoung(tmp_path / "model.pt", state), f"[16, {width}, 4]", "div_val")
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, {}, torch.zeros(3), {"a": torch.zeros(1)}, nn.Linear(2, 2)])

@@ -26,8 +26,8 @@ NAMING = Naming(
 _CONFIG, _STATE = "model_config", "model_state"
 # Names that `model_config` shares with `ModelConfig`.
 _SAME = (
-    "n_layer", "n_head", "d_model", "d_head", "d_inner", "d_embed", "div_val", "cutoffs", "tie_weight", "pre_lnorm",
-    "mem_len", "clamp_len", "same_length", "dropout", "dropatt", "attn_type",
+    "n_layer", "n_head", "d_model", "d_head", "d_inner", "d_embed", "div_val", "cutoffs", "tie_weight", "tie_projs",
+    "pre_lnorm", "mem_len", "clamp_len", "same_length", "dropout", "dropatt", "attn_type",
 )  # fmt: skip
 _DIALECT = Dialect(initial_memory="empty", window_extra=1, cluster_order="reversed")
 
@@ -67,17 +67,10 @@ def parse_config(value: Mapping[str, Any], source: Path) -> ModelConfig:
         found = value.get(name, 0)
         if isinstance(found, int) and found > 0:
             raise CheckpointError(f"{source} has {name} {found}: {why} is not supported, expected 0")
-    lacking = [name for name in (*_SAME, "n_token", "tie_projs") if name not in value]
+    lacking = [name for name in (*_SAME, "n_token") if name not in value]
     if lacking:
         raise CheckpointError(f"{source}: {_CONFIG} lacks {', '.join(lacking)}: the file is incomplete")
     return ModelConfig(
         vocab_size=value["n_token"],
-        tie_projs=_tie_projs(value),
         **{name: value[name] for name in _SAME},
     )
-
-
-def _tie_projs(value: Mapping[str, Any]) -> Any:
-    """One entry per cluster; without cutoffs upstream may store an empty list or the entry of the head."""
-    found, cutoffs = value["tie_projs"], value["cutoffs"]
-    return found[:1] if isinstance(found, list) and cutoffs == [] else found

@@ -13,7 +13,6 @@ from txl_export.errors import CheckpointError, ConfigError
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-_MOST_DIV_VAL = 1024
 # What weights cannot show, and what is taken for it.
 DEFAULTS: dict[str, Any] = {"pre_lnorm": False, "mem_len": 512, "clamp_len": -1, "same_length": False}
 
@@ -85,10 +84,13 @@ def _clusters(shapes: Shapes, naming: Naming, d_embed: int, d_model: int, source
 
 
 def _div_val(widths: list[int], source: Path) -> int:
-    for div_val in range(2, min(widths[0], _MOST_DIV_VAL) + 1):
-        if widths == [widths[0] // div_val**i for i in range(len(widths))]:
-            return div_val
-    raise CheckpointError(f"{source}: embedding tables are {widths} wide, expected each a div_val-th of the one before")
+    """The ratio of the first two; of two tables alone others may round to the same widths, which is the same model."""
+    div_val = widths[0] // max(1, widths[1])
+    if div_val < 2 or widths != [widths[0] // div_val**i for i in range(len(widths))]:
+        raise CheckpointError(
+            f"{source}: embedding tables are {widths[:8]} wide, expected each a div_val-th of the one before"
+        )
+    return div_val
 
 
 def _shape(shapes: Shapes, names: tuple[str, ...], dims: int, source: Path) -> tuple[int, ...]:
