@@ -189,7 +189,7 @@ class Running:
 def engine_options(function: F) -> F:
     """Add --backend, --mem-len, --segment-len and --threads; the verb gets them as one `running`."""
 
-    @click.option("--backend", metavar="NAME", help="onnxruntime, typed or eager; the fastest that works when not given.")
+    @click.option("--backend", metavar="NAME", help="onnxruntime, typed or eager; the fastest that works else.")
     @click.option("--mem-len", type=int, help="Memory length M in tokens (of a checkpoint; a bundle's is fixed).")
     @click.option("--segment-len", type=int, help="Tokens per segment; the bundle's when not given.")
     @click.option("--threads", type=int, help="CPU threads; all cores when not given.")
