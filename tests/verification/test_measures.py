@@ -97,6 +97,22 @@ def test_each_tolerance_can_fail() -> None:
     assert "grow" in report(trend=Trend(20, 1e-6, True, 40)).failure
 
 
+def test_half_precision_is_judged_by_its_best_tokens_over_all_segments() -> None:
+    """Of 1,600 positions 16 may differ, wherever they are; of 20 a single one."""
+    half = dataclasses.replace(report(), precision="fp16", batch_size=1)
+
+    def differing(positions: int, count: int) -> Report:
+        share = Measures(0.5, 0.1, top1=1 - count / positions)
+        return dataclasses.replace(half, segments=(SegmentResult(0, 0, positions, share, (0.0,)),))
+
+    assert differing(1600, 16).passed
+    assert not differing(1600, 17).passed
+    assert differing(20, 1).passed
+    assert not differing(20, 2).passed
+    both = (*differing(100, 3).segments, *differing(1500, 0).segments)
+    assert dataclasses.replace(half, segments=both).passed
+
+
 def test_the_references_own_rounding_widens_the_tolerance_and_only_as_far() -> None:
     noisy = with_measures(max_abs=4e-4)
     assert dataclasses.replace(noisy, noise=Noise(1e-4, 0.0)).passed

@@ -150,7 +150,8 @@ class Report:
         if self.top1 is None:
             return True
         positions = self.batch_size * sum(s.length for s in self.segments)
-        return round((1 - self.top1) * positions) <= math.ceil((1 - self.limits.top1) * positions)
+        differ, rounding = (1 - self.top1) * positions, 1e-6
+        return differ <= math.ceil((1 - self.limits.top1) * positions - rounding) + rounding
 
     def _sum(self, name: str) -> float | None:
         values = [getattr(s.measures, name) for s in self.segments]
