@@ -43,12 +43,20 @@ def test_the_bundle_opens_with_its_engines(engines):
 # What other tests export too: with `engines`, both layouts, all heads, a number of tokens and a range, all precisions.
 
 
-@pytest.mark.parametrize("model, layout", [("adaptive", "kv"), ("plain", "hidden")])
-def test_every_head_builds(exported, tmp_path, model, layout):
-    path = shutil.copytree(exported(model, layout, ("1-8",), HEADS).path, tmp_path / "heads")
+@pytest.mark.parametrize(
+    "model, layout, precision",
+    [
+        ("adaptive", "kv", "fp32"),
+        ("plain", "hidden", "fp32"),
+        ("adaptive", "hidden", "fp16"),
+        ("adaptive", "kv", "bf16"),
+    ],
+)
+def test_every_head_builds(exported, tmp_path, model, layout, precision):
+    path = shutil.copytree(exported(model, layout, ("1-8",), HEADS, precision).path, tmp_path / "heads")
     report = build(path, "tensorrt-rtx", batch=1)
     assert [b.graph.head for b in report.engines] == list(HEADS)
-    assert {b.engine.precision for b in report.engines} == {"fp32"}
+    assert {b.engine.precision for b in report.engines} == {precision}
 
 
 HALF = [("paper", "kv", "fp16"), ("same_length", "hidden", "fp16"), ("same_length", "kv", "bf16")]

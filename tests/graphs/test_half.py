@@ -15,6 +15,7 @@ import onnx
 import pytest
 
 from tests.bundles import Exported, checkpoint_of, one_line
+from tests.graphs.test_heads import HEADS
 from tests.helpers import random_ids
 from txl_export import Bundle, Engine, InputError, Session, export, load_checkpoint, verify
 from txl_export.checkpoints import Checkpoint
@@ -68,6 +69,18 @@ def test_fp16_graphs_are_wired_like_the_module_and_round_like_half(exported, nam
     assert largest_difference(session, bundle.judge.session(3)) < ROUNDING["fp16"]
     kinds = {array.dtype for layer in session.memory_tensors(1) for array in layer.values()}
     assert kinds == {np.dtype(np.float16)}
+
+
+def test_every_head_answers_in_float32_and_near_the_reference(exported):
+    bundle: Exported = exported("adaptive", "hidden", ("1-8",), HEADS, "fp16")
+    ids = random_ids(bundle.config, 2, 8, seed=2)
+    for backend in (bundle.engine, typed(bundle.path, bundle.checkpoint)):
+        for head in HEADS:
+            targets = (ids[:, -1:] if head.endswith("@last") else ids) if head.startswith("target") else None
+            found, expected = (e.session(2).feed(ids, head=head, targets=targets) for e in (backend, bundle.judge))
+            found, expected = (getattr(answer, "log_probs", answer) for answer in (found, expected))
+            assert found.dtype == np.float32
+            assert np.abs(found - expected).max() < ROUNDING["fp16"], head
 
 
 @pytest.mark.parametrize("layout", ["hidden", "kv"])
