@@ -128,6 +128,7 @@ as well. This model is tame enough for it; `tests/graphs/test_half.py` has one t
 One engine for each segment length L, batch 1:1:8, portable (every GPU from sm80 on), built in a process of its own; M
 is the shape's own ({lengths}). `enwik8-base` has the published architecture and random
 weights. Weights are the bytes of all tensors in the bundle, position tables included; an engine adds kernels.
+Calibrated on random tokens, unlike the table above.
 
 {_table(ENGINES, engines)}
 """

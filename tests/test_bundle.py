@@ -140,6 +140,13 @@ EDITS = {
     "max_batch as text": (set_("max_batch", "many"), "export again"),
     "precision": (set_("precision", "fp16"), "edited"),
     "unknown precision": (set_("policy", "precision", "fp8"), "fp8"),
+    "tensor that the model has not": (
+        set_("policy", "choices", {"layers.9.W_1": {"precision": "fp32"}}),
+        "layers.9.W_1",
+    ),
+    "judge with a null": (set_("judge", {"path": "a\0b"}), "judge"),
+    "overrides no object": (set_("judge", {"path": "a", "overrides": [1]}), "judge"),
+    "M beyond counting": (set_("mem_len", 10**12), "mem_len"),
     "policy no object": (set_("policy", 3), "export again"),
     "precision of a tensor": (set_("policy", "choices", {"logits": {"precision": "fp16"}}), "logits"),
     "largest no number": (set_("policy", "choices", {"logits": {"precision": "fp32", "largest": "x"}}), "export again"),

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from txl_export.checkpoints.base import Checkpoint
-from txl_export.config import Dialect, ModelConfig
+from txl_export.config import MOST, Dialect, ModelConfig
 from txl_export.engines import EngineSpec, check_engines
 from txl_export.errors import BundleError, CheckpointError, ConfigError, InputError, TxlError
 from txl_export.files import inside, read_json, sha256
 from txl_export.heads import HeadSpec, head_spec
 from txl_export.layouts import StateSpec, state_specs
-from txl_export.precision import MEMORY, PrecisionPolicy
+from txl_export.precision import MEMORY, PrecisionPolicy, tensor_names
 from txl_export.segments import SegmentRange
 from txl_export.vocabulary import Vocabulary, load_vocabulary
 
@@ -70,7 +70,6 @@ class Manifest:
         files: size and SHA-256 of every file.
         judge: where the checkpoint was: {"path", "origin", "overrides", "sha256"}.
         versions: package versions that made it.
-        vocabulary: as in a native checkpoint, or None.
         engines: what was built from the graphs.
         vocabulary: as in a native checkpoint, or None; its words are in a file of their own.
     """
@@ -213,7 +212,7 @@ class Manifest:
         """Numbers that nothing else derives; raises ValueError or TypeError."""
         for name in ("mem_len", "segment_len", "top_k", "max_batch"):
             n = getattr(self, name)
-            if not isinstance(n, int) or isinstance(n, bool) or n < (0 if name == "mem_len" else 1):
+            if not isinstance(n, int) or isinstance(n, bool) or not (0 if name == "mem_len" else 1) <= n <= MOST:
                 raise ValueError(f"{name} is {n!r}")
         if self.segment_len > self.longest or self.top_k > self.config.vocab_size:
             raise ValueError(f"segment_len {self.segment_len} or top_k {self.top_k} is too large")
@@ -222,7 +221,16 @@ class Manifest:
         for name, entry in self.files.items():
             if not isinstance(entry["bytes"], int) or not isinstance(entry["sha256"], str):
                 raise TypeError(f"files lacks size and hash of {name}")
+        unknown = set(self.policy.choices) - set(tensor_names(self.config.n_layer))
+        if unknown:
+            raise ValueError(f"policy names {min(unknown)!r}, which the model has not")
+        self._check_judge()
         check_engines(self.engines, {g.file for g in self.graphs}, self.files)
+
+    def _check_judge(self) -> None:
+        path, overrides = self.judge.get("path", ""), self.judge.get("overrides", {})
+        if not isinstance(path, str) or "\0" in path or not isinstance(overrides, Mapping):
+            raise ValueError("judge is no path with overrides")
 
     @classmethod
     def _parse(cls, value: dict[str, Any]) -> Manifest:

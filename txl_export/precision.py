@@ -192,6 +192,8 @@ class PrecisionPolicy:
     def from_dict(cls, value: Mapping[str, Any]) -> PrecisionPolicy:
         """Take back what `to_dict` gave; raises KeyError, TypeError, ValueError or InputError for anything else."""
         choices = {str(name): Choice(**c) for name, c in value["choices"].items()}
+        if not all(isinstance(c.why, str) for c in choices.values()):
+            raise ValueError("a reason is no text")
         if not all(_is_size(x) for c in choices.values() for x in (c.largest, c.result)):
             raise ValueError("a largest value is no number of 0 or more")
         return cls(value["precision"], choices, str(value["calibration"]))

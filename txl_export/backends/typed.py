@@ -56,6 +56,7 @@ class TypedModel(LoadedModel):
     """A bundle's module."""
 
     name = "typed"
+    notes = ("backend typed computes from the checkpoint in the bundle's types: it runs no file of the bundle",)
 
     def __init__(self, bundle: Bundle, segment_len: int) -> None:
         """Load the checkpoint and put its weights into the bundle's types."""

@@ -28,8 +28,8 @@ class Options:
         level, workspace = self.opt_level, self.workspace
         if level is not None and (type(level) is not int or not 0 <= level <= 5):
             raise InputError(f"opt_level is {level!r}, expected 0 to 5")
-        if workspace is not None and (type(workspace) is not int or workspace < 1):
-            raise InputError(f"workspace is {workspace!r}, expected a number of bytes")
+        if workspace is not None and (type(workspace) is not int or not 1 <= workspace < 2**63):
+            raise InputError(f"workspace is {workspace!r}, expected a number of bytes below 2**63")
         if self.timing_cache is None:
             return
         if not self.package.timing_cache:

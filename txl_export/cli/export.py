@@ -51,12 +51,16 @@ EXAMPLES = examples(
 )
 @click.option("--layout", default=LAYOUT, metavar="hidden|kv", help="What the memory tensors hold.")
 @click.option("--precision", default=PRECISION, metavar="fp32|fp16|bf16", help="Type of products and memory.")
-@click.option("--memory-precision", metavar="fp32|fp16|bf16", help="Type of the memory tensors alone.")
+@click.option(
+    "--memory-precision",
+    metavar="fp32|fp16|bf16",
+    help="Type of the memory tensors alone: fp32 or that of --precision.",
+)
 @click.option(
     "--tensors",
     type=NAMED_VALUES,
-    help="Precision by name, such as logits=fp32,layers.*.content=fp32; inspect lists the names and why each"
-    " has its precision.",
+    help="Precision by name, fp32 or that of --precision, such as logits=fp32,layers.*.content=fp32; inspect lists"
+    " the names and why each has its precision.",
 )
 @click.option(
     "--calibration",
@@ -97,8 +101,9 @@ def command(
 ) -> None:
     """Export a checkpoint as a bundle of ONNX graphs with the memory as inputs and outputs.
 
-    An existing bundle is replaced once the new one is complete. In fp16 and bf16 the residual stream,
-    LayerNorm and softmax stay in fp32, and so does every product whose numbers are too large for the type.
+    An existing bundle is replaced once the new one is complete, its engines are gone then. In fp16 and bf16
+    the residual stream, LayerNorm and softmax stay in fp32, and so does every product whose numbers are too
+    large for the type.
     """
     import txl_export
 

@@ -111,7 +111,9 @@ def _print_costs(found: dict[str, Any]) -> None:
         [row["mem_len"], *(si(row["layouts"][n][key], unit) for _, key, unit in kinds for n in layouts)]
         for row in found["costs"]
     ]
-    print_table("Memory per stream, FLOPs and bytes read per token, by memory length and layout", columns, rows, left=0)
+    print_table(
+        "In fp32: memory per stream, FLOPs and bytes read per token, by memory length and layout", columns, rows, left=0
+    )
 
 
 def _print_export(plan: dict[str, Any]) -> None:
