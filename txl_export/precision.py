@@ -68,9 +68,8 @@ HEADROOM = 8.0
 
 
 def itemsize(dtype: str) -> int:
-    """Bytes of a number of a dtype by its name, "bfloat16" included."""
-    known = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8}
-    return known[dtype]
+    """Bytes of a number of one of `TYPES`, by its dtype."""
+    return next(t.bytes for t in TYPES.values() if t.dtype == dtype)
 
 
 def tensor_names(n_layer: int) -> list[str]:
