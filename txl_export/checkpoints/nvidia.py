@@ -1,19 +1,34 @@
 """Origin `nvidia`: the checkpoints of DeepLearningExamples, a dict of options, configuration, tensors, vocabulary.
 
+The `model_state` of one, saved alone, is read too: what only the configuration says must then be given.
+
 Source of names and rules: NVIDIA/DeepLearningExamples, `PyTorch/LanguageModeling/Transformer-XL/pytorch`,
 `mem_transformer.py`, `utils/proj_adaptive_softmax.py` and `utils/exp_utils.py`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from txl_export.checkpoints.base import Checkpoint
-from txl_export.checkpoints.torch_files import described, opened, plain_state, read_all, require, training_values
+from txl_export.checkpoints.pickles import Tensor, TorchFile
+from txl_export.checkpoints.torch_files import (
+    described,
+    opened,
+    plain_state,
+    read_all,
+    require,
+    sharing,
+    training_values,
+)
+from txl_export.checkpoints.unstated import completed, fields_in
 from txl_export.checkpoints.upstream import Naming, canonical_weights
-from txl_export.checkpoints.vocabularies import find_pickled
+from txl_export.checkpoints.vocabularies import Notes, find_pickled
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import CheckpointError
 
@@ -22,7 +37,10 @@ NAMING = Naming(
     out_bias="crit.out_layers_biases.{}",
     # All of the embedding's projections, whether the softmax uses them or not.
     shared_proj="crit.shared_out_projs.{}",
+    omits_tied=True,
 )
+# One of these names tells this origin's state dicts from others'.
+_MARKER = NAMING.out_bias.format(0)
 _CONFIG, _STATE = "model_config", "model_state"
 # Names that `model_config` shares with `ModelConfig`.
 _SAME = (
@@ -37,8 +55,10 @@ def detect(path: Path) -> str | None:
     file = opened(path)
     if file is None or not isinstance(file.root, dict):
         return None
-    is_ours = _CONFIG in file.root and _STATE in file.root
-    return f"{file.path.name} is a dict with {_CONFIG} and {_STATE}" if is_ours else None
+    if _CONFIG in file.root and _STATE in file.root:
+        return f"{file.path.name} is a dict with {_CONFIG} and {_STATE}"
+    state = _bare_state(file)
+    return f"{file.path.name} holds a state dict with {_MARKER}" if state and _MARKER in state else None
 
 
 def load(path: Path, given: Mapping[str, Any] | None = None) -> Checkpoint:
@@ -46,19 +66,50 @@ def load(path: Path, given: Mapping[str, Any] | None = None) -> Checkpoint:
 
     Args:
         path: the file, or its folder.
-        given: the caller's overrides.
+        given: the caller's overrides, and what a bare state dict does not say.
     """
     file = require(path)
+    bare = _bare_state(file)
+    return _load_whole(file, given or {}) if bare is None else _load_bare(file, bare, given or {})
+
+
+def _bare_state(file: TorchFile) -> dict[str, Tensor] | None:
+    """The tensors of a file that says nothing of their configuration; None for other files."""
+    root = file.root
+    if not isinstance(root, dict) or _CONFIG in root:
+        return None
+    return plain_state(root.get(_STATE, root))
+
+
+def _load_bare(file: TorchFile, state: Mapping[str, Tensor], given: Mapping[str, Any]) -> Checkpoint:
+    found = fields_in({name: t.shape for name, t in state.items()}, NAMING, file.path)
+    config, assumed = completed(found, given, file.path)
+    tensors = read_all(file, state)
+    config = dataclasses.replace(config, **sharing(tensors, NAMING, 1 + config.n_tails, config.div_val))
+    return _checkpoint(file, tensors, config, assumed=assumed)
+
+
+def _load_whole(file: TorchFile, given: Mapping[str, Any]) -> Checkpoint:
     root = file.root
     value = root.get(_CONFIG) if isinstance(root, dict) else None
     state = plain_state(root.get(_STATE)) if isinstance(root, dict) else None
     if not isinstance(value, dict) or state is None:
-        raise CheckpointError(f"{file.path} holds {described(root)}, expected a dict with {_CONFIG} and {_STATE}")
+        raise CheckpointError(
+            f"{file.path} holds {described(root)}, expected a dict with {_CONFIG} and {_STATE}, or a state dict: is it "
+            "another origin's?"
+        )
     config = parse_config(value, file.path)
-    weights = canonical_weights(config, read_all(file, state), file.path, NAMING)
-    vocab, notes = find_pickled(root.get("vocab"), config, file.path)
-    notes += training_values(config, given or {})
-    return Checkpoint(config, _DIALECT, weights, origin="nvidia", path=file.path, vocab=vocab, notes=notes)
+    return _checkpoint(file, read_all(file, state), config, notes=training_values(config, given))
+
+
+def _checkpoint(
+    file: TorchFile, tensors: Mapping[str, np.ndarray], config: ModelConfig, notes: Notes = (), **said: Any
+) -> Checkpoint:
+    weights = canonical_weights(config, tensors, file.path, NAMING)
+    vocab, more = find_pickled(file.root.get("vocab"), config, file.path)
+    return Checkpoint(
+        config, _DIALECT, weights, origin="nvidia", path=file.path, vocab=vocab, notes=(*more, *notes), **said
+    )
 
 
 def parse_config(value: Mapping[str, Any], source: Path) -> ModelConfig:

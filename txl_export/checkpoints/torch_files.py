@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,16 +109,22 @@ def read_all(file: TorchFile, state: Mapping[str, Tensor]) -> dict[str, np.ndarr
 def sharing(tensors: Mapping[str, np.ndarray], naming: Naming, n_clusters: int, div_val: int) -> dict[str, Any]:
     """Whether the softmax's weights and projections are the embedding's: `tie_weight` and `tie_projs`.
 
-    Files hold shared tensors under both names. Copies that are equal count as shared, which gives the same model.
+    Files hold shared tensors under both names, or leave one out. Copies that are equal count as shared, which gives
+    the same model.
     """
     tables, outs = f"{naming.base}word_emb.emb_layers.{{}}.weight", naming.out_weight
-    projs = f"{naming.base}word_emb.emb_projs.{{}}"
     n_tables = sum(tables.format(i) in tensors for i in range(n_clusters))
-    tie_projs = tuple(
-        _equal(tensors, projs.format(projection_owner(div_val, i)), f"crit.out_projs.{i}") for i in range(n_clusters)
-    )
-    tie_weight = all(_equal(tensors, tables.format(i), outs.format(i)) for i in range(n_tables))
+    owners = [naming.proj_names(projection_owner(div_val, i)) for i in range(n_clusters)]
+    tie_projs = tuple(_shared(tensors, names, f"crit.out_projs.{i}", naming) for i, names in enumerate(owners))
+    tie_weight = all(_shared(tensors, [tables.format(i)], outs.format(i), naming) for i in range(n_tables))
     return {"tie_weight": tie_weight, "tie_projs": tie_projs}
+
+
+def _shared(tensors: Mapping[str, np.ndarray], names: Iterable[str], second: str, naming: Naming) -> bool:
+    first = next((tensors[name] for name in names if name in tensors), None)
+    if first is None or second not in tensors:
+        return first is not None and naming.omits_tied
+    return first is tensors[second] or np.array_equal(first, tensors[second])
 
 
 def training_values(config: ModelConfig, given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -135,11 +141,6 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
     if state is None:
         raise CheckpointError(f"{path} holds {described(file.root)}, expected a dict of names to tensors")
     return read_all(file, state)
-
-
-def _equal(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:
-    a, b = tensors.get(first), tensors.get(second)
-    return a is not None and b is not None and (a is b or np.array_equal(a, b))
 
 
 def described(value: Any) -> str:

@@ -74,7 +74,7 @@ def _clusters(shapes: Shapes, naming: Naming, d_embed: int, d_model: int, source
     fields = {"vocab_size": ends[-1], "cutoffs": tuple(ends[:-1])}
     if len(tables) > 1:
         return fields | {"div_val": _div_val([width for _, width in tables], source)}
-    has_projs = f"{naming.base}word_emb.emb_projs.0" in shapes
+    has_projs = any(name in shapes for name in naming.proj_names(0))
     tails = "crit.cluster_weight" in shapes
     return fields | {
         "cutoffs": None if tails else (),

@@ -30,12 +30,19 @@ class Naming:
         out_weight: the softmax's weights of table {}.
         out_bias: its biases.
         shared_proj: a second name for the embedding's projection {}; None where there is none.
+        omits_tied: whether files leave out the softmax's name of what it shares with the embedding.
     """
 
     base: str = ""
     out_weight: str = "crit.out_layers.{}.weight"
     out_bias: str = "crit.out_layers.{}.bias"
     shared_proj: str | None = None
+    omits_tied: bool = False
+
+    def proj_names(self, i: int) -> list[str]:
+        """Names of the embedding's projection `i`, the usual one first."""
+        second = [self.shared_proj.format(i)] if self.shared_proj else []
+        return [f"{self.base}word_emb.emb_projs.{i}", *second]
 
 
 def canonical_weights(
@@ -137,9 +144,7 @@ def _embedding_names(config: ModelConfig, naming: Naming) -> Iterator[tuple[str,
 def _projection_names(config: ModelConfig, naming: Naming) -> Iterator[tuple[str, list[str]]]:
     for i in range(len(table_sizes(config))):
         tied = [c for c, is_tied in enumerate(config.tie_projs) if is_tied and projection_owner(config.div_val, c) == i]
-        second = [naming.shared_proj.format(i)] if naming.shared_proj else []
-        first = f"{naming.base}word_emb.emb_projs.{i}"
-        yield f"embedding.projs.{i}", [first, *second, *(f"crit.out_projs.{c}" for c in tied)]
+        yield f"embedding.projs.{i}", [*naming.proj_names(i), *(f"crit.out_projs.{c}" for c in tied)]
     for i, is_tied in enumerate(config.tie_projs):
         if not is_tied:
             yield f"softmax.projs.{i}", [f"crit.out_projs.{i}"]
