@@ -182,7 +182,9 @@ def test_state_dicts_that_are_refused(tmp_path):
     for value in (5, [5], "x", [30]):
         plain = kimiyoung_model(CONFIGS["one_proj"], random_weights(CONFIGS["one_proj"])).state_dict()
         refused(save_kimiyoung(path, plain), error=(ConfigError, CheckpointError), overrides={"cutoffs": value})
-    refused(save_kimiyoung(path, {**state, "r_emb": torch.zeros(2, 9, 2, 6)}), "r_emb", "type 1 or 3")
+    odd = {"r_emb": "attn_type 1 or 3", "r_bias": "attn_type 1", "layers.0.dec_attn.kv_net.weight": "attn_type 2 or 3"}
+    for name, words in odd.items():
+        refused(save_kimiyoung(path, {**state, name: torch.zeros(2, 9)}), f"holds {name}", words, "expected 0")
     refused(save_kimiyoung(path, {**state, "r_w_bias": torch.zeros(3)}), "r_w_bias is [3]", "2 dimensions")
     refused(save_kimiyoung(path, {**state, "word_emb.emb_layers.0.weight": torch.zeros(0, 1 << 40)}))
     del state["r_w_bias"]

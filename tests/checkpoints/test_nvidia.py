@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from tests.checkpoints.test_kimiyoung import assert_same_weights, refused
 from tests.checkpoints.torch_models import (
     CONFIGS,
     NVIDIA,
+    importable,
     make,
     nvidia_checkpoint,
     nvidia_config,
@@ -99,7 +102,7 @@ def test_incomplete_files(tmp_path):
     del config["pre_lnorm"]
     refused(saved(tmp_path, model_config=config), "model_config lacks pre_lnorm")
     for name, value in (("model_config", None), ("model_state", {"a": 1}), ("model_state", [])):
-        refused(saved(tmp_path, **{name: value}), "expected a dict with model_config and model_state")
+        refused(saved(tmp_path, **{name: value}), "model_config and model_state, or a state dict")
     state = nvidia_state(DIV, random_weights(DIV))
     state["r_emb"] = torch.zeros(2)
     refused(saved(tmp_path, model_state=state), "unexpected r_emb")
@@ -116,6 +119,56 @@ def test_the_vocabulary_of_the_checkpoint(tmp_path):
     for unusable in (vocab_object([]), vocab_object([b"bytes", "x"]), vocab_object([*words, "more"])):
         left_out = load_checkpoint(saved(tmp_path, vocab=unusable))
         assert left_out.vocab is None and "vocabulary is left out" in left_out.notes[0]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_model_state_alone(tmp_path, name, inside):
+    """Saved without what is around it, it says as much as the shapes of its tensors do."""
+    config, path = CONFIGS[name], tmp_path / "weights.pt"
+    weights = random_weights(config)
+    state = nvidia_state(config, weights)
+    torch.save({"model_state": state, "epoch": 3} if inside else state, path)
+    assert detect_origin(path)[0] == "nvidia"
+    unsaid = {"pre_lnorm": config.pre_lnorm, "mem_len": 6, "clamp_len": config.clamp_len}
+    if config.div_val == 1 and config.cutoffs:
+        refused(path, "does not say cutoffs", "--set cutoffs=", error=ConfigError)
+        unsaid["cutoffs"] = list(config.cutoffs)
+    loaded = load_checkpoint(path, overrides=unsaid | {"same_length": config.same_length})
+    assert loaded.config == dataclasses.replace(config, dropout=0.0, dropatt=0.0)
+    assert (loaded.dialect, loaded.origin, loaded.notes) == (NVIDIA, "nvidia", ())
+    assert_same_weights(loaded.weights, weights)
+
+
+def test_defaults_for_what_a_model_state_does_not_say_are_told(tmp_path):
+    state = nvidia_state(DIV, random_weights(DIV))
+    for i in range(3):  # the projections under their second name alone
+        del state[f"word_emb.emb_projs.{i}"]
+    torch.save(state, tmp_path / "model.pt")
+    (note,) = load_checkpoint(tmp_path).notes
+    assert "pre_lnorm False, mem_len 512" in note and "--set pre_lnorm=..." in note
+    refused(tmp_path, "'n_head' is 3", error=ConfigError, overrides={"n_head": 3})
+    torch.save({**state, "r_emb": torch.zeros(2, 9)}, tmp_path / "model.pt")
+    refused(tmp_path, "holds r_emb", "attn_type 1 or 3")
+
+
+def openai_vocab() -> Any:
+    """NVIDIA's vocabulary of byte pairs, with the tokenizer of `pytorch_transformers` in it."""
+    tokenizer = type("GPT2Tokenizer", (), {"__module__": "pytorch_transformers.tokenization_gpt2"})()
+    vars(tokenizer).update(encoder={"a": 0}, decoder={0: "a"}, bpe_ranks={("a", "b"): 0}, errors="replace", cache={})
+    vars(tokenizer).update(byte_encoder={97: "a"}, pat=pytest.importorskip("regex").compile(r"'s| ?\p{L}+"))
+    made = type("OpenAIVocab", (), {"__module__": "utils.vocabulary"})()
+    vars(made).update(tokenizer=tokenizer, EOT=50256, max_size=None, vocab_file=None)
+    return made
+
+
+def test_a_vocabulary_of_byte_pairs_is_left_out(tmp_path):
+    vocab, path = openai_vocab(), tmp_path / "checkpoint_best.pt"
+    with importable({"OpenAIVocab": type(vocab), "GPT2Tokenizer": type(vocab.tokenizer)}):
+        torch.save(nvidia_checkpoint(DIV, random_weights(DIV), vocab=vocab), path)
+    loaded = load_checkpoint(path)
+    assert loaded.vocab is None and loaded.origin == "nvidia"
+    assert "OpenAIVocab" in loaded.notes[0] and "BPE is not supported" in loaded.notes[0]
 
 
 def test_optimizer_state_is_not_read(tmp_path):

@@ -14,7 +14,7 @@ from typing import Any
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.checkpoints.shards import Reader, read_shards
 from txl_export.checkpoints.tensors import read_safetensors
-from txl_export.checkpoints.torch_files import read_torch
+from txl_export.checkpoints.torch_files import read_torch, refuse_extras
 from txl_export.checkpoints.upstream import Naming, canonical_weights
 from txl_export.checkpoints.vocabularies import find_huggingface
 from txl_export.config import Dialect, ModelConfig
@@ -71,6 +71,7 @@ def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
 def parse_config(value: dict[str, Any]) -> tuple[ModelConfig, Dialect]:
     """The architecture and dialect that a config.json describes; raises ConfigError."""
     v = _DEFAULTS | {_ALIASES.get(key, key): found for key, found in value.items()}
+    refuse_extras(v, CONFIG_FILE)
     cutoffs = _list(v, "cutoffs")
     shared = bool(v["proj_share_all_but_first"])
     tie_projs = _list(v, "tie_projs") if "tie_projs" in v else [False] + [shared] * len(cutoffs)

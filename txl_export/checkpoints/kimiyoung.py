@@ -21,6 +21,7 @@ from txl_export.checkpoints.torch_files import (
     opened,
     plain_state,
     read_all,
+    refuse_extras,
     require,
     sharing,
     training_values,
@@ -79,9 +80,7 @@ def load(path: Path, given: Mapping[str, Any] | None = None) -> Checkpoint:
 
 
 def _load_module(file: TorchFile, module: Plain, given: Mapping[str, Any]) -> Checkpoint:
-    for name, why in (("ext_len", "an extended context"), ("sample_softmax", "a sampled softmax")):
-        if isinstance(module.get(name), int) and module.get(name) > 0:
-            raise CheckpointError(f"{file.path} has {name} {module.get(name)}: {why} is not supported, expected 0")
+    refuse_extras(module.state or {}, file.path)
     config = _module_config(module, file.path)
     dialect = Dialect(**_DIALECT, layer_norm_eps=_layer_norm_eps(module, file.path))
     state = module_state(module, file.path)

@@ -22,6 +22,7 @@ from txl_export.checkpoints.torch_files import (
     opened,
     plain_state,
     read_all,
+    refuse_extras,
     require,
     sharing,
     training_values,
@@ -114,10 +115,7 @@ def _checkpoint(
 
 def parse_config(value: Mapping[str, Any], source: Path) -> ModelConfig:
     """The architecture that a `model_config` describes; raises CheckpointError or ConfigError."""
-    for name, why in (("ext_len", "an extended context"), ("sample_softmax", "a sampled softmax")):
-        found = value.get(name, 0)
-        if isinstance(found, int) and found > 0:
-            raise CheckpointError(f"{source} has {name} {found}: {why} is not supported, expected 0")
+    refuse_extras(value, source)
     lacking = [name for name in (*_SAME, "n_token") if name not in value]
     if lacking:
         raise CheckpointError(f"{source}: {_CONFIG} lacks {', '.join(lacking)}: the file is incomplete")

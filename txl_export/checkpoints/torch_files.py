@@ -127,6 +127,14 @@ def _shared(tensors: Mapping[str, np.ndarray], names: Iterable[str], second: str
     return first is tensors[second] or np.array_equal(first, tensors[second])
 
 
+def refuse_extras(values: Mapping[str, Any], source: Path | str) -> None:
+    """Raise CheckpointError for what upstream's models may have beyond the paper's."""
+    for name, why in (("ext_len", "an extended context"), ("sample_softmax", "a sampled softmax")):
+        found = values.get(name)
+        if isinstance(found, int) and found > 0:
+            raise CheckpointError(f"{source} has {name} {found}: {why} is not supported, expected 0")
+
+
 def training_values(config: ModelConfig, given: Mapping[str, Any]) -> tuple[str, ...]:
     """A note on the evaluation values that a file keeps of its training, as far as the caller gives no others."""
     kept = [f"{name} {getattr(config, name)}" for name in OVERRIDABLE_CONFIG if name not in given]

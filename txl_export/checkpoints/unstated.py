@@ -16,6 +16,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 # What weights cannot show, and what is taken for it.
 DEFAULTS: dict[str, Any] = {"pre_lnorm": False, "mem_len": 512, "clamp_len": -1, "same_length": False}
 
+# Tensors that only the other types of attention have, learned per distance (1, 3) or with absolute positions (2, 3).
+_OTHER_ATTENTION = {"r_bias": "1", "r_emb": "1 or 3", "layers.0.dec_attn.kv_net.weight": "2 or 3"}
+
 
 def completed(found: Mapping[str, Any], given: Mapping[str, Any], source: Path) -> tuple[ModelConfig, dict[str, Any]]:
     """A configuration of what a file shows, then of what the caller says, then of `DEFAULTS`.
@@ -48,8 +51,7 @@ def fields_in(shapes: Shapes, naming: Naming, source: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: tensors that every model has are missing or misshaped.
     """
-    if naming.base + "r_emb" in shapes:
-        raise CheckpointError(f"{source} holds r_emb: its attention is of type 1 or 3, only the paper's is supported")
+    _refuse_other_attention(shapes, naming, source)
     heads = _shape(shapes, (naming.base + "r_w_bias", f"{naming.base}layers.0.dec_attn.r_w_bias"), 2, source)
     inner = _shape(shapes, (f"{naming.base}layers.0.pos_ff.CoreNet.0.weight",), 2, source)
     first = _shape(shapes, (f"{naming.base}word_emb.emb_layers.0.weight",), 2, source)
@@ -64,6 +66,16 @@ def fields_in(shapes: Shapes, naming: Naming, source: Path) -> dict[str, Any]:
         "untie_r": naming.base + "r_w_bias" not in shapes,
         **_clusters(shapes, naming, d_embed, d_model, source),
     }
+
+
+def _refuse_other_attention(shapes: Shapes, naming: Naming, source: Path) -> None:
+    """Raise CheckpointError for tensors that only upstream's other kinds of attention have."""
+    for name, types in _OTHER_ATTENTION.items():
+        if naming.base + name in shapes:
+            raise CheckpointError(
+                f"{source} holds {name}: it was trained with attn_type {types}, expected 0, the paper's attention: "
+                "the others are not supported"
+            )
 
 
 def _clusters(shapes: Shapes, naming: Naming, d_embed: int, d_model: int, source: Path) -> dict[str, Any]:

@@ -73,7 +73,9 @@ def vocabulary_of(value: Any, source: Path) -> tuple[SymbolVocabulary, Notes]:
             state = _attributes(state.get("vocab"))
     if not _holds_symbols(state):
         found = shown(value.name) if isinstance(value, Plain) else f"a {type(value).__name__}"
-        raise CheckpointError(f"{source} holds {found}, expected a Vocab with idx2sym or sym2idx")
+        raise CheckpointError(
+            f"{source} holds {found}, expected a Vocab with idx2sym or sym2idx (BPE is not supported)"
+        )
     symbols = _symbols(state, source)
     unknown = state.get("unk_idx")
     named = symbols[unknown] if type(unknown) is int and 0 <= unknown < len(symbols) else None
@@ -173,7 +175,7 @@ def find_pickled(value: Any, config: ModelConfig, source: Path) -> tuple[Vocabul
     try:
         return _fitted(*vocabulary_of(value, source), config, source)
     except CheckpointError as e:
-        return None, (f"its vocabulary is left out: {e}",)
+        return None, (f"its vocabulary is left out, text needs --vocabulary FILE, token ids need none: {e}",)
 
 
 def _fitted(vocab: SymbolVocabulary, notes: Notes, config: ModelConfig, source: Path) -> tuple[Vocabulary, Notes]:

@@ -21,8 +21,11 @@ _MODULES = frozenset(
                                      "vocabulary") for prefix in ("", "utils.")),
     }
 )  # fmt: skip
-# Tokenizers pickle all of their attributes: `sacremoses` splits text for them.
-_MODULE_PREFIXES = ("torch.nn.modules.", "sacremoses.")
+# Tokenizers pickle all of their attributes: `sacremoses` splits text for some, NVIDIA's `OpenAIVocab` holds GPT-2's.
+_MODULE_PREFIXES = (
+    "torch.nn.modules.", "sacremoses.", "pytorch_transformers.tokenization_", "transformers.tokenization_",
+    "transformers.models.gpt2.tokenization_gpt2.",
+)  # fmt: skip
 _DTYPES = ("float16", "float32", "float64", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool")
 _NUMPY = (f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct"))
 _BUILTINS = (f"{module}.{name}" for module in ("builtins", "__builtin__") for name in ("dict", "float", "int", "list"))
@@ -31,9 +34,9 @@ _CLASSES = frozenset(
     {
         "argparse.Namespace",
         "re._compile",
+        "_regex.compile",
+        "regex._regex.compile",
         "tokenizers.AddedToken",
-        "transformers.tokenization_utils.Trie",
-        "transformers.tokenization_utils_base.AddedToken",
         "numpy.dtype",
         "numpy.ndarray",
         *_NUMPY,

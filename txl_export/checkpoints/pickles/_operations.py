@@ -150,12 +150,14 @@ def _filled(m: Machine) -> dict[Any, Any]:
 
 
 def _key(key: Any) -> Any:
-    """A key; a tuple could be so deep that hashing it ends the process."""
+    """A key; a tuple could be so deep that hashing it ends the process, or so long that it takes for ever."""
     if isinstance(key, str | bytes | int):
         return key
+    if isinstance(key, tuple) and len(key) == 2 and all(isinstance(part, str) for part in key):
+        return key  # what BPE merges
     if key is None or isinstance(key, float):
         return str(key)
-    raise TypeError("a dict's key is no text and no number")
+    raise TypeError("a dict's key is no text, no pair of texts and no number")
 
 
 OPERATIONS[ord("q")] = lambda m: m.memo.__setitem__(m.number(1), m.stack[-1])
