@@ -111,7 +111,8 @@ class ModelConfig:
             list(self.tie_projs),
             f"{n_clusters} entries, one per cluster",
         )
-        _require(_is_int(self.mem_len) and self.mem_len >= 0, "mem_len", self.mem_len, "an integer of 0 or more")
+        fits = _is_int(self.mem_len) and 0 <= self.mem_len <= MOST
+        _require(fits, "mem_len", self.mem_len, f"an integer of 0 to {MOST}")
         _require(_is_int(self.clamp_len), "clamp_len", self.clamp_len, "an integer (-1 for none)")
         for name in ("dropout", "dropatt"):
             value = getattr(self, name)
@@ -122,7 +123,7 @@ class ModelConfig:
             _is_int(self.attn_type) and self.attn_type == 0,
             "attn_type",
             self.attn_type,
-            "0, the paper's attention: 1 to 3 are not supported",
+            "0, the paper's attention",
         )
 
     @property

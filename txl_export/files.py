@@ -35,7 +35,7 @@ def read_json(path: Path, error: type[TxlError]) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise error(f"{path} does not exist") from None
+        raise error(f"{path} does not exist: what should hold it is incomplete, copy it again") from None
     except (OSError, ValueError, RecursionError) as e:  # ValueError: not UTF-8, not JSON, a number too long
         raise error(f"{path} is not readable JSON ({first_line(e)})") from None
 

@@ -314,6 +314,7 @@ def test_defaults_agree_with_transformers():
     [
         ({"attn_type": 1}, "attn_type"),
         ({"attn_type": 2}, "attn_type"),
+        ({"ext_len": 4}, "ext_len is 4, expected 0"),
         ({"cutoffs": None}, "cutoffs"),
         ({"cutoffs": 5}, "cutoffs"),
         ({"cutoffs": ["5"]}, "cutoffs"),
@@ -329,7 +330,7 @@ def test_defaults_agree_with_transformers():
 )
 def test_configs_that_cannot_be(tmp_path, changes, word):
     folder = write(tmp_path / "x", BASE, {}, **changes)
-    refused(folder, word, error=(CheckpointError, ConfigError))
+    refused(folder, f"{folder / 'config.json'}: {word}", error=ConfigError)
 
 
 def test_detection_of_other_models(tmp_path):

@@ -72,6 +72,12 @@ def test_defaults_for_what_a_state_dict_does_not_say_are_told(tmp_path):
     assert "mem_len" not in note and "pre_lnorm" not in note and "clamp_len" in note
 
 
+def test_what_was_given_is_blamed_and_not_the_file(tmp_path):
+    path, _ = make("state dict", tmp_path / "model.pt", CONFIGS["one_proj"])
+    refused(path, f"{path}: cutoffs is [99]", "; give another", error=ConfigError, overrides={"cutoffs": [99]})
+    refused(path, "model.pt: cutoffs is 5", "; give another", error=ConfigError, overrides={"cutoffs": 5})
+
+
 def test_what_the_file_says_cannot_be_overridden(tmp_path):
     for form in ("module", "state dict"):
         path, _ = make(form, tmp_path / form)
@@ -97,23 +103,24 @@ def test_folders(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("attribute", "value", "error"),
+    ("attribute", "value"),
     [
-        ("attn_type", 1, ConfigError),
-        ("attn_type", 2, ConfigError),
-        ("attn_type", 3, ConfigError),
-        ("ext_len", 4, CheckpointError),
-        ("sample_softmax", 100, CheckpointError),
-        ("n_layer", "2", ConfigError),
-        ("d_model", None, ConfigError),
-        ("same_length", 1, ConfigError),
-        ("n_layer", "x" * 100_000, ConfigError),
-        ("d_head", DEEP, ConfigError),
+        ("attn_type", 1),
+        ("attn_type", 2),
+        ("attn_type", 3),
+        ("ext_len", 4),
+        ("sample_softmax", 100),
+        ("n_layer", "2"),
+        ("d_model", None),
+        ("same_length", 1),
+        ("n_layer", "x" * 100_000),
+        ("d_head", DEEP),
     ],
 )
-def test_models_that_are_refused(tmp_path, attribute, value, error):
+def test_models_that_are_refused(tmp_path, attribute, value):
     model = kimiyoung_model(DIV, random_weights(DIV), **{attribute: value})
-    refused(save_kimiyoung(tmp_path / "model.pt", model), attribute, "expected", error=error)
+    path = save_kimiyoung(tmp_path / "model.pt", model)
+    refused(path, f"{path}: {attribute} is", "expected", "the file is damaged, or its model", error=ConfigError)
 
 
 def test_the_epsilon_is_read_and_must_be_one(tmp_path):

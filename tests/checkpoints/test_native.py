@@ -250,7 +250,7 @@ BAD_CONFIGS = {
     "another width": (lambda f: edit_part(f, "model", d_inner=25), ("W_1 is [24, 16], expected [25, 16]",)),
     "more layers": (lambda f: edit_part(f, "model", n_layer=3), ("lacks layers.2.attention.W_q", "and 9 more")),
     "fewer layers": (lambda f: edit_part(f, "model", n_layer=1), ("unexpected layers.1.",)),
-    "bad value": (lambda f: edit_part(f, "model", cutoffs=["a"]), ("cutoffs",)),
+    "bad value": (lambda f: edit_part(f, "model", cutoffs=["a"]), ("config.json: cutoffs", "the file is damaged")),
     "null value": (lambda f: edit_part(f, "model", vocab_size=None), ("vocab_size",)),
     "bad dialect": (lambda f: edit_part(f, "dialect", initial_memory="ones"), ("initial_memory", "zeros")),
 }

@@ -148,8 +148,7 @@ def test_names_cannot_write_to_the_terminal(tmp_path):
 @pytest.mark.parametrize(
     "op",
     [b"0", b"1", b"2", b"I1\n", b"L1\n", b"Va\n", b"S'a'\n", b"F1\n", b"P1\n", b"(i", b"o", b"l", b"d", b"p0\n",
-     b"g0\n", b"\x82\x01", b"\x8b\x01\x00\x00\x00\x01", b"\x8d", b"\x8e", b"\x92", b"\x96", b"\x97", b"\x98",
-     b"U\x01a"],
+     b"g0\n", b"\x82\x01", b"\x8b\x01\x00\x00\x00\x01", b"\x92", b"\x96", b"\x97", b"\x98"],
 )  # fmt: skip
 def test_operations_that_data_needs_not(tmp_path, op):
     refused(zipped(HEAD + b"N" + op + b"."), tmp_path, "operation", "was not run")
@@ -163,7 +162,7 @@ def test_operations_that_data_needs_not(tmp_path, op):
         b"X\x05\x00\x00\x00a.", b"(e.", b"cx", b"cx\ny", b"c" + b"x" * 300, b"NN\x93.",
         b"X\x01\x00\x00\x00\xff.", b"\x85.", b"NQ.", b"(NtQ.",
         b"cargparse\nNamespace\nb.", b"cargparse\nNamespace\n}b.", b"cargparse\nNamespace\n)R}b}b.", b"]}b.",
-        b"ccollections\nOrderedDict\n]\x85R.", b"cbuiltins\nset\nN\x85R.", b"c_codecs\nencode\n)R.",
+        b"ccollections\nOrderedDict\n](NNNe\x85R.", b"cbuiltins\nset\nN\x85R.", b"c_codecs\nencode\n)R.",
         b"c_codecs\nencode\n" + text("a") + text("idna") + b"\x86R.", b"ctorch._utils\n_rebuild_parameter\n(Nt" + b"R.",
         b"ctorch._utils\n_rebuild_tensor_v2\n)R.", b"ctorch._utils\n_rebuild_tensor_v2\n(NNNNtR.",
     ],
@@ -265,7 +264,8 @@ def test_nothing_is_copied_or_compared_without_end(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "MOST_OPERATIONS", 1000)
     refused(zipped(HEAD + b"](" + b"N" * 1000 + b"e."), tmp_path, "over 1,000 pickle operations")
     monkeypatch.setattr(machine, "MOST_BYTES", 100)
-    refused(zipped(HEAD + text("a" * 101) + b"."), tmp_path, "one text of 101 bytes")
+    for length in (b"X" + struct.pack("<I", 101), b"\x8d" + struct.pack("<Q", 2**64 - 1)):
+        refused(zipped(HEAD + length + b"a" * 100), tmp_path, "is cut short")
 
 
 @pytest.mark.parametrize("found", [rb"n_layer(?:q.|r.{4})", rb"eps(?:q.|r.{4})", rb"cutoffs(?:q.|r.{4})"])

@@ -6,9 +6,11 @@ import json
 import pickle
 import random
 import re
+import struct
 import sys
 from collections import Counter, OrderedDict
 from types import ModuleType
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -49,6 +51,32 @@ def saved(path, value, protocol=2):
     return path
 
 
+class Python2Pickler(pickle._Pickler):
+    """Writes text, ordered dicts and counters as Python 2 did: all of the TensorFlow code's files come from there."""
+
+    dispatch: ClassVar = dict(pickle._Pickler.dispatch)
+
+    def save_text(self, value):
+        data = value.encode() if isinstance(value, str) else value
+        start = b"U" + bytes([len(data)]) if len(data) < 256 else b"T" + struct.pack("<i", len(data))
+        self.write(start + data)
+        self.memoize(value)
+
+    def save_pairs(self, value):
+        self.save_reduce(OrderedDict, ([[k, v] for k, v in value.items()],), obj=value)
+
+    def save_counts(self, value):
+        self.save_reduce(Counter, (dict(value),), obj=value)
+
+    dispatch |= {str: save_text, bytes: save_text, OrderedDict: save_pairs, Counter: save_counts}
+
+
+def saved_by_python_2(path, value):
+    with path.open("wb") as f:
+        Python2Pickler(f, 2).dump(value)
+    return path
+
+
 def refused(path, *words):
     with pytest.raises(CheckpointError) as e:
         read_vocabulary(path)
@@ -76,6 +104,30 @@ def test_a_vocab_saved_by_torch(tmp_path, monkeypatch, zipped):
     for value in (state(), corpus):
         torch.save(value, tmp_path / "cache.pt", _use_new_zipfile_serialization=zipped)
         assert read_vocabulary(tmp_path / "cache.pt")[0].symbols == tuple(WORDS)
+
+
+def test_a_corpus_of_the_tensorflow_code(tmp_path, monkeypatch):
+    """Its cache.pkl: Python 2's strings and dicts, and beside the vocabulary all tokens of the data as one text."""
+    words = [*WORDS[:-1], "zw\u00f6lf" + "x" * 300]
+    vocab = made("vocabulary", "Vocab", monkeypatch, **state(words))
+    corpus = made("data_utils", "Corpus", monkeypatch, dataset="wt103", vocab=vocab, cutoffs=[9])
+    corpus.train, corpus.valid = np.arange(3000), [np.arange(4)]
+    for path in (saved_by_python_2(tmp_path / "cache.pkl", corpus), saved(tmp_path / "of_3.pkl", corpus, 2)):
+        for most in (1 << 20, 2000):  # the tokens are kept, or passed over, which changes nothing
+            monkeypatch.setattr("txl_export.checkpoints.pickles._machine.MOST_BYTES", most)
+            assert read_vocabulary(path)[0].symbols == tuple(words)
+    monkeypatch.setattr("txl_export.checkpoints.pickles._machine.MOST_BYTES", 256)
+    refused(saved(tmp_path / "v", state(words, sym2idx={}, counter={})), "no text")
+
+
+def test_ordered_dicts_of_python_2(tmp_path):
+    """A list that makes two of them gives its pairs to the first: what is small in a file stays small."""
+    pairs = b"c" + b"collections\nOrderedDict\n(]q\x01(]q\x02(U\x01aK\x00eetR"
+    value = b"\x80\x02}(U\x07sym2idx" + pairs + b"U\x05other" + b"ccollections\nOrderedDict\nh\x01\x85Ru."
+    (tmp_path / "v").write_bytes(value)
+    assert read_vocabulary(tmp_path / "v")[0].symbols == ("a",)
+    (tmp_path / "v").write_bytes(value.replace(b"U\x01aK\x00", b"U\x01a"))
+    refused(tmp_path / "v", "something else than pairs")
 
 
 def test_a_tokenizer_that_lost_its_list_and_pickled_its_tools(tmp_path, monkeypatch):

@@ -81,10 +81,26 @@ def test_what_cannot_be_had_is_one_line(run: Run, checkpoint: Path, tmp_path: Pa
 
 def test_a_checkpoint_that_is_not_there(run: Run, tmp_path: Path):
     result = run("export", tmp_path / "none", "-o", tmp_path / "out")
-    assert (result.exit_code, result.stderr) == (2, f"error: {tmp_path / 'none'} does not exist\n")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"error: {tmp_path / 'none'} does not exist: give a folder with config.json and weights, a .pt file, or the "
+        "beginning of a TensorFlow checkpoint's names\n",
+    )
 
 
 def test_lists_have_no_empty_entries(run: Run, checkpoint: Path, tmp_path: Path):
     result = run("export", checkpoint, "-o", tmp_path / "out", "--segment-lens", "1,,8")
     assert result.exit_code == 2
     assert "'1,,8' has an empty entry" in result.stderr
+
+
+def test_what_is_given_for_one_name_is_given_once(run: Run, checkpoint: Path, asked: dict[str, Any], tmp_path: Path):
+    start = ("export", checkpoint, "-o", tmp_path / "out")
+    assert run(*start, "--tensors", "logits=fp32", "--tensors", "memory=fp32,logits=fp32").exit_code == 0
+    assert asked["tensors"] == {"logits": "fp32", "memory": "fp32"}
+    for twice in (("logits=fp32,logits=fp16",), ("logits=fp32", "--tensors", "logits=fp16")):
+        result = run(*start, "--tensors", *twice)
+        assert result.exit_code == 2 and "logits is given two values: give it once" in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+    result = run("inspect", checkpoint, "--set", "n_head=2", "--set", "n_head=3")
+    assert result.exit_code == 2 and "n_head is given two values" in result.stderr

@@ -13,6 +13,8 @@ from txl_export.backends.base import Arrays, LoadedModel, ModelInfo, Streams, id
 from txl_export.bundle import Bundle
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.errors import InputError, missing_extra
+from txl_export.layouts import memory_bytes
+from txl_export.room import require_room, the_memory
 from txl_export.segments import SegmentRange
 
 try:
@@ -100,6 +102,10 @@ class EagerStreams(Streams):
     def __init__(self, model: EagerModel, batch_size: int) -> None:
         """Start all streams."""
         self.owner, self.model, self.batch_size = model, model.model, batch_size
+        config = self.model.config
+        if self.model.dialect.initial_memory == "zeros":  # else memories start empty and grow as they fill
+            nbytes = batch_size * memory_bytes("hidden", config, config.mem_len)
+            require_room(nbytes, *the_memory(config.mem_len, batch_size))
         self._memory = self.model.initial_memory(batch_size)
         self._consumed = np.zeros(batch_size, np.int64)
         self._kept: tuple[Memory, np.ndarray] | None = None

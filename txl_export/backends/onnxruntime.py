@@ -18,6 +18,7 @@ from txl_export.backends.base import Arrays, LoadedModel, Streams, bundle_info, 
 from txl_export.bundle import Bundle, GraphSpec
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.errors import BundleError, InputError, missing_extra
+from txl_export.room import require_room, the_memory
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -139,6 +140,8 @@ class OnnxRuntimeStreams(Streams):
     def __init__(self, model: OnnxRuntimeModel, batch_size: int) -> None:
         """Allocate the first buffers and put all streams to their start."""
         self.model, self.batch_size = model, batch_size
+        nbytes = 2 * batch_size * sum(s.nbytes for s in model.states)
+        require_room(nbytes, *the_memory(model.info.mem_len, batch_size))
         self._slots: list[Arrays] = [self._allocate(), self._allocate()]
         self._now, self._kept = 0, None  # type: int, int | None
         self._bindings: dict[tuple[str, int, int], ort.IOBinding] = {}

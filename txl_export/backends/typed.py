@@ -23,10 +23,12 @@ try:
 except ImportError:
     raise missing_extra("torch", "export", "backend 'typed'") from None
 
+from txl_export.cost import FLOAT, position_rows
 from txl_export.graphs.calibration import first_states
 from txl_export.graphs.model import SegmentGraph
 from txl_export.judge import judge_of
 from txl_export.reference import TransformerXL
+from txl_export.room import SMALLER, require_room, the_memory
 
 POSITIONS = "positions"
 
@@ -63,6 +65,9 @@ class TypedModel(LoadedModel):
         checkpoint, _ = judge_of(bundle)
         self.manifest = bundle.manifest
         self.reference = TransformerXL.from_checkpoint(checkpoint)
+        m = self.manifest
+        tables = m.config.n_layer * m.config.n_head * m.config.d_head * position_rows(m.config, m.mem_len, m.longest)
+        require_room(FLOAT * tables, f"a bundle of mem_len {m.mem_len:,}", SMALLER)
         self.module = SegmentGraph(self.reference, self.manifest)
         self.info = bundle_info(bundle, segment_len)
 
@@ -77,6 +82,8 @@ class TypedStreams(Streams):
     def __init__(self, model: TypedModel, batch_size: int) -> None:
         """Start all streams."""
         self.model, self.batch_size = model, batch_size
+        m = model.manifest
+        require_room(batch_size * sum(s.nbytes for s in m.states), *the_memory(m.mem_len, batch_size))
         self._first = first_states(model.reference, model.manifest, 1)
         self._states = [[t.repeat(batch_size, *[1] * (t.ndim - 1)) for t in layer] for layer in self._first]
         self._positions = torch.full((batch_size,), model.info.start)

@@ -37,6 +37,8 @@ ORIGINS: dict[str, Origin] = {
     "nvidia": nvidia,
 }
 
+_WANTED = "give a folder with config.json and weights, a .pt file, or the beginning of a TensorFlow checkpoint's names"
+
 
 def detect_origin(path: Path) -> tuple[str, str]:
     """Origin of a checkpoint and the reason for it, from its content.
@@ -49,10 +51,12 @@ def detect_origin(path: Path) -> tuple[str, str]:
             if reason := origin.detect(path):  # before asking whether it exists: TensorFlow's names are of no file
                 return name, reason
     if not path.exists():
-        raise CheckpointError(f"{path} does not exist")
-    raise CheckpointError(
-        f"{path} is no {' or '.join(ORIGINS)} checkpoint: give a folder with config.json and weights, or a .pt file"
-    )
+        raise _absent(path)
+    raise CheckpointError(f"{path} is no {' or '.join(ORIGINS)} checkpoint: {_WANTED}")
+
+
+def _absent(path: Path) -> CheckpointError:
+    return CheckpointError(f"{path} does not exist: {_WANTED}")
 
 
 def load_checkpoint(
@@ -83,7 +87,7 @@ def load_checkpoint(
         if name not in ORIGINS:
             raise CheckpointError(f"origin {name!r} is unknown: use one of {', '.join(ORIGINS)}")
         if not path.exists() and not tensorflow.names_files(path):
-            raise CheckpointError(f"{path} does not exist")
+            raise _absent(path)
         loaded = ORIGINS[name].load(path, given)
     if vocabulary is not None:
         loaded = with_vocabulary(loaded, vocabulary)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,25 @@ from typing import Any
 import numpy as np
 
 from txl_export.config import Dialect, ModelConfig
+from txl_export.errors import ConfigError
 from txl_export.vocabulary import Vocabulary
 from txl_export.weights import check_weights
+
+
+@contextlib.contextmanager
+def values_of(source: Path | str, given: Iterable[str] = ()) -> Iterator[None]:
+    """Within the block, a ConfigError is about values that were read from a file, and names it.
+
+    Args:
+        source: what to call the file.
+        given: names of those values that are the caller's instead.
+    """
+    try:
+        yield
+    except ConfigError as e:
+        is_given = any(str(e).startswith(f"{name} is ") for name in given)
+        advice = "give another" if is_given else "the file is damaged, or its model of a kind that is not supported"
+        raise ConfigError(f"{source}: {e}; {advice}") from None
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,19 @@ Source of names and rules: transformers 4.35.2, `models/transfo_xl/modeling_tran
 from __future__ import annotations
 
 import functools
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from txl_export.checkpoints.base import Checkpoint
+from txl_export.checkpoints.base import Checkpoint, values_of
 from txl_export.checkpoints.shards import Reader, read_shards
 from txl_export.checkpoints.tensors import read_safetensors
 from txl_export.checkpoints.torch_files import read_torch, refuse_extras
 from txl_export.checkpoints.upstream import Naming, canonical_weights
 from txl_export.checkpoints.vocabularies import find_huggingface
 from txl_export.config import Dialect, ModelConfig
-from txl_export.errors import CheckpointError
+from txl_export.errors import CheckpointError, ConfigError
 from txl_export.files import read_json
 
 CONFIG_FILE = "config.json"
@@ -59,7 +60,8 @@ def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
     value = read_json(path / CONFIG_FILE, CheckpointError)
     if not isinstance(value, dict):
         raise CheckpointError(f"{path / CONFIG_FILE} holds {type(value).__name__}, expected an object")
-    config, dialect = parse_config(value)
+    with values_of(path / CONFIG_FILE):
+        config, dialect = parse_config(value)
     name = next((n for n in WEIGHT_FILES if (path / n).is_file()), None)
     if name is None:
         raise CheckpointError(f"{path} has no {' or '.join(WEIGHT_FILES)}: the folder is incomplete")
@@ -71,7 +73,7 @@ def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
 def parse_config(value: dict[str, Any]) -> tuple[ModelConfig, Dialect]:
     """The architecture and dialect that a config.json describes; raises ConfigError."""
     v = _DEFAULTS | {_ALIASES.get(key, key): found for key, found in value.items()}
-    refuse_extras(v, CONFIG_FILE)
+    refuse_extras(v)
     cutoffs = _list(v, "cutoffs")
     shared = bool(v["proj_share_all_but_first"])
     tie_projs = _list(v, "tie_projs") if "tie_projs" in v else [False] + [shared] * len(cutoffs)
@@ -108,5 +110,5 @@ def config_dict(config: ModelConfig, dialect: Dialect) -> dict[str, Any]:
 
 def _list(value: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(value[key], list):
-        raise CheckpointError(f"config.json: {key} is {value[key]!r}, expected a list")
+        raise ConfigError(f"{key} is {reprlib.repr(value[key])}, expected a list")
     return list(value[key])

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from txl_export.checkpoints.base import Checkpoint
+from txl_export.checkpoints.base import Checkpoint, values_of
 from txl_export.checkpoints.pickles import Plain, Tensor, TorchFile, shown
 from txl_export.checkpoints.torch_files import (
     children,
@@ -80,9 +80,10 @@ def load(path: Path, given: Mapping[str, Any] | None = None) -> Checkpoint:
 
 
 def _load_module(file: TorchFile, module: Plain, given: Mapping[str, Any]) -> Checkpoint:
-    refuse_extras(module.state or {}, file.path)
-    config = _module_config(module, file.path)
-    dialect = Dialect(**_DIALECT, layer_norm_eps=_layer_norm_eps(module, file.path))
+    with values_of(file.path):
+        refuse_extras(module.state or {})
+        config = _module_config(module, file.path)
+        dialect = Dialect(**_DIALECT, layer_norm_eps=_layer_norm_eps(module, file.path))
     state = module_state(module, file.path)
     return _checkpoint(file, state, config, dialect, notes=training_values(config, given))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_export.checkpoints.base import Checkpoint
+from txl_export.checkpoints.base import Checkpoint, values_of
 from txl_export.checkpoints.tensors import read_safetensors
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import CheckpointError
@@ -41,9 +41,12 @@ def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
         raise CheckpointError(
             f"{path / CONFIG_FILE} has schema {value.get('schema')!r}, this version reads {SCHEMA}: update txl-export"
         )
+    with values_of(path / CONFIG_FILE):
+        config = ModelConfig.from_dict(_object(value, "model", path))
+        dialect = Dialect.from_dict(_object(value, "dialect", path))
     return Checkpoint(
-        config=ModelConfig.from_dict(_object(value, "model", path)),
-        dialect=Dialect.from_dict(_object(value, "dialect", path)),
+        config=config,
+        dialect=dialect,
         weights=read_safetensors(path / WEIGHTS_FILE),
         origin="native",
         path=path,

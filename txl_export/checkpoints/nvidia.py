@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_export.checkpoints.base import Checkpoint
+from txl_export.checkpoints.base import Checkpoint, values_of
 from txl_export.checkpoints.pickles import Tensor, TorchFile
 from txl_export.checkpoints.torch_files import (
     described,
@@ -99,7 +99,8 @@ def _load_whole(file: TorchFile, given: Mapping[str, Any]) -> Checkpoint:
             f"{file.path} holds {described(root)}, expected a dict with {_CONFIG} and {_STATE}, or a state dict: is it "
             "another origin's?"
         )
-    config = parse_config(value, file.path)
+    with values_of(file.path):
+        config = parse_config(value, file.path)
     return _checkpoint(file, read_all(file, state), config, notes=training_values(config, given))
 
 
@@ -115,7 +116,7 @@ def _checkpoint(
 
 def parse_config(value: Mapping[str, Any], source: Path) -> ModelConfig:
     """The architecture that a `model_config` describes; raises CheckpointError or ConfigError."""
-    refuse_extras(value, source)
+    refuse_extras(value)
     lacking = [name for name in (*_SAME, "n_token") if name not in value]
     if lacking:
         raise CheckpointError(f"{source}: {_CONFIG} lacks {', '.join(lacking)}: the file is incomplete")

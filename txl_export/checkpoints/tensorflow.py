@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from txl_export.checkpoints.base import Checkpoint
+from txl_export.checkpoints.base import Checkpoint, values_of
 from txl_export.checkpoints.sstable import MAGIC
 from txl_export.checkpoints.tensor_bundle import INDEX, TensorBundle
 from txl_export.checkpoints.tensorflow_variables import Variables, architecture, canonical_weights
@@ -101,7 +101,8 @@ def _config(variables: Variables, folder: Path) -> tuple[ModelConfig, dict[str, 
             )
     stored = {name: beside[name] for name in DEFAULTS if name in beside}
     assumed = {name: value for name, value in DEFAULTS.items() if name not in stored}
-    return ModelConfig(**values, **stored, **assumed), assumed
+    with values_of(folder / _CONFIG_FILE if stored else variables.source):
+        return ModelConfig(**values, **stored, **assumed), assumed
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from txl_export.checkpoints.pickles import Plain, Tensor, TorchFile, is_torch_file, open_torch, shown
 from txl_export.checkpoints.upstream import Naming, projection_owner
 from txl_export.config import OVERRIDABLE_CONFIG, ModelConfig
-from txl_export.errors import CheckpointError
+from txl_export.errors import CheckpointError, ConfigError
 
 # Names that upstream's training scripts give, the best first.
 _USUAL = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
@@ -127,12 +127,12 @@ def _shared(tensors: Mapping[str, np.ndarray], names: Iterable[str], second: str
     return first is tensors[second] or np.array_equal(first, tensors[second])
 
 
-def refuse_extras(values: Mapping[str, Any], source: Path | str) -> None:
-    """Raise CheckpointError for what upstream's models may have beyond the paper's."""
+def refuse_extras(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError for what upstream's models may have beyond the paper's."""
     for name, why in (("ext_len", "an extended context"), ("sample_softmax", "a sampled softmax")):
         found = values.get(name)
         if isinstance(found, int) and found > 0:
-            raise CheckpointError(f"{source} has {name} {found}: {why} is not supported, expected 0")
+            raise ConfigError(f"{name} is {found}, expected 0 ({why} is not supported)")
 
 
 def training_values(config: ModelConfig, given: Mapping[str, Any]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from txl_export.checkpoints.base import values_of
 from txl_export.checkpoints.upstream import Naming
 from txl_export.config import ARCHITECTURE, OVERRIDABLE_CONFIG, ModelConfig
 from txl_export.errors import CheckpointError, ConfigError
@@ -42,7 +43,8 @@ def completed(found: Mapping[str, Any], given: Mapping[str, Any], source: Path) 
         flags = " ".join(f"--set {k}=..." for k in missing)
         raise ConfigError(f"{source} does not say {', '.join(missing)}: give it as an override ({flags})")
     assumed = {k: v for k, v in DEFAULTS.items() if k not in values and k not in says}
-    return ModelConfig(**{**values, **says, **assumed}), assumed
+    with values_of(source, says):
+        return ModelConfig(**{**values, **says, **assumed}), assumed
 
 
 def fields_in(shapes: Shapes, naming: Naming, source: Path) -> dict[str, Any]:

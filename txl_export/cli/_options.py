@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -57,7 +57,7 @@ class NamedValues(click.ParamType[Any]):
         pairs = [part.partition("=") for part in str(value).split(",")]
         if not all(key.strip() and eq and given.strip() for key, eq, given in pairs):
             self.fail(f"{value!r} is no list of NAME=VALUE, such as logits=fp32,layers.*.content=fp32", param, ctx)
-        return {key.strip(): given.strip() for key, _, given in pairs}
+        return _once([(key.strip(), given.strip()) for key, _, given in pairs], param, ctx)
 
 
 class JsonValue(click.ParamType[Any]):
@@ -76,6 +76,25 @@ class JsonValue(click.ParamType[Any]):
             return key, json.loads(given)
         except (ValueError, RecursionError):
             return key, given
+
+
+def _once(pairs: Iterable[tuple[str, Any]], param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+    """Pairs as a dict; a usage error for a name with two values, of which one would be lost."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if found.setdefault(name, value) != value:
+            raise click.BadParameter(f"{name} is given two values: give it once", ctx, param)
+    return found
+
+
+def joined(ctx: click.Context, param: click.Parameter, values: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """A callback: what a repeated option of NAME=VALUE lists says together."""
+    return _once([pair for value in values for pair in value.items()], param, ctx)
+
+
+def paired(ctx: click.Context, param: click.Parameter, values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A callback: what a repeated option of single NAME=VALUE pairs says together."""
+    return _once(values, param, ctx)
 
 
 NAMED_VALUES = NamedValues()
@@ -150,7 +169,12 @@ def checkpoint_options(function: F) -> F:
     @click.option("--clamp-len", type=int, help="Distances above it share one position; -1 for none.")
     @click.option("--initial-memory", type=click.Choice(["empty", "zeros"]), help="What streams start from.")
     @click.option(
-        "--set", "others", type=JsonValue(), multiple=True, help="Any other value that a file lacks, as pre_lnorm=true."
+        "--set",
+        "others",
+        type=JsonValue(),
+        multiple=True,
+        callback=paired,
+        help="Any other value that a file lacks, as pre_lnorm=true.",
     )
     @click.option("--vocabulary", metavar="FILE", help="Words by id: a Vocab pickle or a word per line; or bytes.")
     @functools.wraps(function)
@@ -160,11 +184,11 @@ def checkpoint_options(function: F) -> F:
         same_length: bool | None,
         clamp_len: int | None,
         initial_memory: str | None,
-        others: tuple[tuple[str, Any], ...],
+        others: dict[str, Any],
         vocabulary: str | None,
         **rest: Any,
     ) -> Any:
-        reading = Reading(origin, same_length, clamp_len, initial_memory, dict(others), vocabulary)
+        reading = Reading(origin, same_length, clamp_len, initial_memory, others, vocabulary)
         return function(*args, reading=reading, **rest)
 
     return wrapped  # type: ignore[return-value]

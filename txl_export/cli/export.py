@@ -20,6 +20,7 @@ from txl_export.cli._options import (
     Reading,
     checkpoint_options,
     examples,
+    joined,
     json_option,
 )
 from txl_export.cli._output import print_json, print_table, progress
@@ -59,8 +60,10 @@ EXAMPLES = examples(
 @click.option(
     "--tensors",
     type=NAMED_VALUES,
+    multiple=True,
+    callback=joined,
     help="Precision by name, fp32 or that of --precision, such as logits=fp32,layers.*.content=fp32; inspect lists"
-    " the names and why each has its precision.",
+    " the names and why each has its precision. Repeatable.",
 )
 @click.option(
     "--calibration",

@@ -39,6 +39,7 @@ from txl_export.heads import head_spec
 from txl_export.layouts import state_specs
 from txl_export.precision import MEMORY, PrecisionPolicy
 from txl_export.reference import TransformerXL
+from txl_export.room import SMALLER, require_room
 from txl_export.segments import SegmentRange, covering, parse_segments
 from txl_export.weights import count_parameters
 
@@ -100,7 +101,9 @@ def export(
     tokens = calibration_tokens(checkpoint, manifest, calibration)
     out = Path(out_dir)
     _check_target(out)
-    require_space(out, _bytes_needed(manifest, keep_checkpoint))
+    needed = _bytes_needed(manifest, keep_checkpoint)
+    require_room(needed // 2, f"exporting with mem_len {manifest.mem_len:,}", SMALLER)
+    require_space(out, needed)
     model = TransformerXL.from_checkpoint(checkpoint)
     report = progress or (lambda *_: None)
     if tokens is not None:

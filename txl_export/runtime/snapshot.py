@@ -51,7 +51,7 @@ def load(path: Path, info: ModelInfo) -> tuple[int, Arrays]:
             saved = json.loads((f.metadata() or {}).get("session", "{}"))
             state = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 - no __iter__
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
+        raise InputError(f"{path} does not exist: give a file that a session was saved to") from None
     except (SafetensorError, OSError, ValueError, RecursionError) as e:
         raise InputError(f"{path} is not a saved session ({str(e).splitlines()[0]})") from None
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:

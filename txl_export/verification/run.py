@@ -123,7 +123,7 @@ def bisect(bundle: str | Path | Bundle, **options: Any) -> Finding:
 
 def _check_numbers(manifest: Manifest, segments: int, batch_size: int, random: int | None) -> None:
     if segments < 1:
-        raise InputError(f"segments is {segments}, expected 1 or more")
+        raise InputError(f"segments is {segments}, expected 1 or more to compare")
     if not 1 <= batch_size <= manifest.max_batch:
         raise InputError(f"batch_size is {batch_size}, expected 1 to {manifest.max_batch} streams")
     if random is not None and random < 0:

@@ -57,16 +57,22 @@ class _Storages:
         if kind == "module" and rest and isinstance(rest[0], Name):
             return rest[0]
         if kind != "storage" or len(rest) not in (4, 5) or (len(rest) == 5 and rest[4] is not None):
-            raise CheckpointError(f"{self.source} refers to {shown(kind)}, expected a whole storage or a class")
+            raise CheckpointError(
+                f"{self.source} refers to {shown(kind)}, expected a whole storage or a class: give another file"
+            )
         return self._described(*rest[:4])
 
     def _described(self, kind: Any, key: Any, _device: Any, numel: Any) -> Storage:
         dtype = storage_dtype(kind.name) if isinstance(kind, Name) else None
         if dtype is None or not isinstance(key, str) or type(numel) is not int or numel < 0:
-            raise CheckpointError(f"{self.source} has a storage without a type, a key or a size: it is damaged")
+            raise CheckpointError(
+                f"{self.source} is damaged, it has a storage without a type, a key or a size: copy it again"
+            )
         storage = Storage(key, dtype, numel)
         if self.by_key.setdefault(key, storage) != storage:
-            raise CheckpointError(f"{self.source} describes storage {shown(key)} in two ways: it is damaged")
+            raise CheckpointError(
+                f"{self.source} is damaged, it describes storage {shown(key)} in two ways: copy it again"
+            )
         return storage
 
 
@@ -81,7 +87,9 @@ class ZipContainer:
         self._entries = _checked_entries(path)
         pickles = [name for name in self._entries if name.endswith("/data.pkl") and name.count("/") == 1]
         if len(pickles) != 1:
-            raise CheckpointError(f"{path} is a zip archive without a data.pkl: it was not written by torch.save")
+            raise CheckpointError(
+                f"{path} is a zip archive without a data.pkl, expected one that torch.save wrote: give the .pt file"
+            )
         self._folder = pickles[0].removesuffix("data.pkl")
         if f"{self._folder}constants.pkl" in self._entries:
             raise CheckpointError(f"{path} is a TorchScript program: give the checkpoint that it was made of")
@@ -106,7 +114,7 @@ class ZipContainer:
         if entry is None or entry.file_size != storage.nbytes:
             found = "is missing" if entry is None else f"has {entry.file_size:,} bytes"
             raise CheckpointError(
-                f"{self.path}: storage {shown(storage.key)} {found}, expected {storage.nbytes:,}: the file is damaged"
+                f"{self.path}: storage {shown(storage.key)} {found}, expected {storage.nbytes:,}: copy the file again"
             )
 
     def _bytes(self, name: str) -> bytes | None:
@@ -143,10 +151,10 @@ def _checked_entries(path: Path) -> dict[str, zipfile.ZipInfo]:
             f"{path}: {shown(packed[0].filename)} is compressed, which torch.save never does: save it again"
         )
     if sum(e.file_size for e in entries) > path.stat().st_size:
-        raise CheckpointError(f"{path} claims more bytes than it has: it is damaged")
+        raise CheckpointError(f"{path} is damaged, it claims more bytes than it has: copy it again")
     by_name = {e.filename: e for e in entries}
     if len(by_name) != len(entries):
-        raise CheckpointError(f"{path} has two entries of one name: it was not written by torch.save")
+        raise CheckpointError(f"{path} has two entries of one name, which torch.save never writes: give another file")
     return by_name
 
 
@@ -176,7 +184,7 @@ class OldContainer:
             self.root = read_pickle(f, str(path), storages)
             keys = read_pickle(f, str(path))
             if not isinstance(keys, list) or set(storages.by_key) - {k for k in keys if isinstance(k, str)}:
-                raise CheckpointError(f"{path} lacks storages that its pickle names: it is damaged")
+                raise CheckpointError(f"{path} is damaged, it lacks storages that its pickle names: copy it again")
             self._starts = self._find(f, keys, storages)
 
     def _find(self, f: BinaryIO, keys: list[Any], storages: _Storages) -> dict[str, int]:
@@ -186,7 +194,9 @@ class OldContainer:
             storage = storages.by_key.get(key) if isinstance(key, str) else None
             f.seek(at)
             if storage is None or int.from_bytes(f.read(8), "little") != storage.numel or key in starts:
-                raise CheckpointError(f"{self.path}: storage {shown(key)} is not what its pickle says: it is damaged")
+                raise CheckpointError(
+                    f"{self.path}: storage {shown(key)} is not what its pickle says: copy the file again"
+                )
             starts[key] = at + 8
             at += 8 + storage.nbytes
             if at > end:
@@ -206,7 +216,7 @@ class OldContainer:
                 f.seek(self._starts[storage.key])
                 _fill(f, out)
         except (OSError, EOFError) as e:
-            raise CheckpointError(f"{self.path} cannot be read ({first_line(e)})") from None
+            raise CheckpointError(f"{self.path} cannot be read ({first_line(e)}): copy it again") from None
         return out
 
 

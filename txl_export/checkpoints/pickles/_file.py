@@ -55,7 +55,9 @@ class TorchFile:
     def _read(self, tensor: Tensor, name: str) -> np.ndarray:
         self._left -= 4 * tensor.numel
         if self._left < 0:
-            raise CheckpointError(f"{self.path} has tensors of over {4 * self._size:,} bytes in {self._size:,}")
+            raise CheckpointError(
+                f"{self.path} has tensors of over {4 * self._size:,} bytes in {self._size:,}: give another file"
+            )
         flat = self._flat(tensor)
         # The step of a dimension of one may be any number, even one that numpy cannot hold.
         steps = tuple(step * flat.itemsize * (n > 1) for n, step in zip(tensor.shape, tensor.strides, strict=True))
@@ -99,7 +101,7 @@ def _container(path: Path) -> Container:
     try:
         return kind(path)
     except OSError as e:
-        raise CheckpointError(f"{path} cannot be read ({e.strerror})") from None
+        raise CheckpointError(f"{path} cannot be read ({e.strerror}): give a file that can be") from None
 
 
 def _kind(path: Path) -> type[Container] | None:
@@ -107,7 +109,7 @@ def _kind(path: Path) -> type[Container] | None:
         with path.open("rb") as f:
             head = f.read(64)
     except OSError as e:
-        raise CheckpointError(f"{path} cannot be read ({e.strerror})") from None
+        raise CheckpointError(f"{path} cannot be read ({e.strerror}): give a file that can be") from None
     return next((container for container in CONTAINERS if container.starts(head)), None)
 
 

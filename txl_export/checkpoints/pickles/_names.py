@@ -69,10 +69,21 @@ def _parameter(args: tuple[Any, ...]) -> Tensor:
 
 def _mapping(args: tuple[Any, ...]) -> dict[Any, Any]:
     """Ordered and default dicts and counters: the dict that they are made of, or an empty one to be filled."""
+    if len(args) == 1 and isinstance(args[0], list):
+        return _from_pairs(args[0])
     filled = args[-1] if args and isinstance(args[-1], dict) else {}
     if any(not isinstance(a, Plain | dict) for a in args):
         raise CheckpointError("a mapping is made of something else than a dict")
     return filled
+
+
+def _from_pairs(pairs: list[Any]) -> dict[Any, Any]:
+    """How Python 2 writes an ordered dict. The pairs leave their list, so that nothing can be multiplied."""
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str | int) for pair in pairs):
+        raise CheckpointError("a mapping is made of something else than pairs")
+    found = {key: value for key, value in pairs}  # noqa: C416 - the pairs may be lists
+    pairs.clear()
+    return found
 
 
 def _items(args: tuple[Any, ...]) -> Any:
@@ -82,9 +93,11 @@ def _items(args: tuple[Any, ...]) -> Any:
     return args[0] if args else []
 
 
-def _encoded(args: tuple[Any, ...]) -> bytes:
+def _encoded(args: tuple[Any, ...]) -> bytes | Plain:
     """`_codecs.encode(text, "latin1")`: how protocol 2 writes bytes."""
     text, coding = args
+    if isinstance(text, Plain):  # passed over
+        return text
     if not isinstance(text, str) or coding != "latin1":
         raise CheckpointError("bytes are written as something else than latin1 text")
     return text.encode("latin1")

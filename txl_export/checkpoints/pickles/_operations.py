@@ -32,7 +32,7 @@ def _constant(code: bytes, make: Callable[[], Any]) -> None:
 
 def _sized(code: bytes, width: int, convert: Callable[[bytes], Any]) -> None:
     """An operation that pushes what `convert` makes of as many bytes as its first `width` bytes say."""
-    OPERATIONS[code[0]] = lambda m: m.stack.append(convert(m.take(m.number(width))))
+    OPERATIONS[code[0]] = lambda m: m.stack.append(m.text(m.number(width), convert))
 
 
 def _fixed(code: bytes, layout: str) -> None:
@@ -53,8 +53,22 @@ _fixed(b"M", "<H")
 _fixed(b"G", ">d")
 _sized(b"X", 4, bytes.decode)
 _sized(b"\x8c", 1, bytes.decode)
+_sized(b"\x8d", 8, bytes.decode)
 _sized(b"B", 4, bytes)
+_sized(b"\x8e", 8, bytes)
 _sized(b"C", 1, bytes)
+
+
+def _python_2_text(data: bytes) -> str | bytes:
+    """What Python 2 calls a string: text where it can be, else bytes, such as the numbers of an array."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+_sized(b"U", 1, _python_2_text)
+_sized(b"T", 4, _python_2_text)
 
 
 def _number(data: bytes) -> int | str:
