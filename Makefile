@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-EXTRAS := cpu,export,tensorrt-rtx,report,dev,parity
+EXTRAS := cpu,export,tensorrt-rtx,report,words,dev,parity
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

@@ -17,7 +17,10 @@ from txl_export.checkpoints.base import Checkpoint
 from txl_export.checkpoints.pickles import Plain, is_torch_file, open_torch, read_pickle, shown
 from txl_export.config import ModelConfig
 from txl_export.errors import CheckpointError
+from txl_export.files import read_json
 from txl_export.vocabulary import ByteVocabulary, SymbolVocabulary, Vocabulary, order_of_counts, unit_of
+from txl_export.vocabulary._moses import PRETOKENIZED
+from txl_export.vocabulary._units import MOSES
 
 # Files of a Hugging Face folder; the first found wins, as in its tokenizer.
 HUGGINGFACE_FILES = ("vocab.pkl", "vocab.bin", "vocab.txt")
@@ -25,9 +28,10 @@ _MOST_TEXT_BYTES = 1 << 28
 # Ends of lines that data was prepared with: "<eos>" after each, or for lm1b "<S>" on both sides.
 _LINE_MARKS = (("<eos>", (None, "<eos>")), ("<S>", ("<S>", "<S>")))
 _UNKNOWN = ("<unk>", "<UNK>")
-_SPLIT_AT_BLANKS = (
-    "text is split at blanks, as the training text was: Hugging Face's tokenizer would also set punctuation apart "
-    "(sacremoses), do that first where a text is raw"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_AS_THEIRS = f"raw text is split as Hugging Face's tokenizer does (extra 'words'); {PRETOKENIZED}"
+_OTHER_LANGUAGE = (
+    "the tokenizer's language is {!r}, expected 'en': text is split at blanks, set its punctuation apart first"
 )
 
 Notes = tuple[str, ...]
@@ -161,8 +165,24 @@ def find_huggingface(folder: Path, config: ModelConfig) -> tuple[Vocabulary | No
     path = next((folder / name for name in HUGGINGFACE_FILES if (folder / name).is_file()), None)
     if path is None:
         return None, ()
-    vocab, notes = _fitted(*read_vocabulary(path), config, path)
-    return vocab, (*notes, _SPLIT_AT_BLANKS) if vocab.kind == "words" else notes
+    vocab, notes = read_vocabulary(path)
+    if vocab.kind == "words":
+        vocab, said = _as_their_tokenizer(vocab, folder)
+        notes += said
+    return _fitted(vocab, notes, config, path)
+
+
+def _as_their_tokenizer(vocab: SymbolVocabulary, folder: Path) -> tuple[SymbolVocabulary, Notes]:
+    """The vocabulary with the rules of Hugging Face's tokenizer, whose options are not those in the pickle."""
+    file = folder / _TOKENIZER_CONFIG
+    options = read_json(file, CheckpointError) if file.is_file() else {}
+    options = options if isinstance(options, dict) else {}
+    language = options.get("language", "en")
+    if language != "en":
+        return vocab, (_OTHER_LANGUAGE.format(shown(language)),)
+    lower_case = bool(options.get("do_lower_case", options.get("lower_case", False)))
+    made = SymbolVocabulary(vocab.symbols, MOSES, lower_case, None, vocab.line_start, vocab.line_end, vocab.unknown)
+    return made, (_AS_THEIRS,)
 
 
 def find_pickled(value: Any, config: ModelConfig, source: Path) -> tuple[Vocabulary | None, Notes]:

@@ -30,6 +30,7 @@ VERBS = {
 _EXTRAS = {
     **dict.fromkeys(("torch", "onnx", "onnx_ir", "onnxscript"), "export"),
     **dict.fromkeys(("matplotlib", "jinja2"), "report"),
+    "sacremoses": "words",
     "onnxruntime": "cpu",
     "tensorrt": "gpu",
     "tensorrt_rtx": "tensorrt-rtx",

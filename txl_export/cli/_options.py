@@ -231,4 +231,10 @@ def engine_options(function: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
+pretokenized_option = click.option(
+    "--pretokenized",
+    "words_apart",
+    is_flag=True,
+    help="Words of the text are set apart by blanks already.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")

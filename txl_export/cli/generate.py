@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from txl_export.cli._options import (
     engine_options,
     examples,
     json_option,
+    pretokenized_option,
 )
 from txl_export.cli._output import is_terminal, print_json
 from txl_export.errors import InputError
@@ -47,6 +48,7 @@ START = b"\n"  # the prompt when there is none: a model needs a token to go on f
 @click.option("--top-p", type=float, help="Sample among the fewest tokens that hold this probability.")
 @click.option("--seed", type=int, help="Of the random numbers; the same seed gives the same text.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="Text that ends generation, printed last. Repeatable.")
+@pretokenized_option
 @engine_options
 @checkpoint_options
 @json_option
@@ -58,6 +60,7 @@ def command(
     stop: tuple[str, ...],
     running: Running,
     reading: Reading,
+    words_apart: bool,
     as_json: bool,
     **sampling: Any,
 ) -> None:
@@ -65,15 +68,17 @@ def command(
 
     Only the continuation is printed. A model without a vocabulary takes --ids and prints token ids.
     """
+    from txl_export.vocabulary import pretokenized
+
     text, ids = _prompt(prompt, prompt_file, ids_file)
     engine = running.load(reading.open(source))
-    vocab = engine.info.vocab
+    vocab = pretokenized(engine.info.vocab) if words_apart else engine.info.vocab
     if text is not None:
         ids = encode(vocab, text, "--ids FILE.npy", ends=False)
     assert ids is not None
     stops = _stops(vocab, stop)
     engine.warm_up()
-    writer = Writer(vocab, _discard if as_json else _write, after=int(ids[-1]))
+    writer = Writer(vocab, _discard if as_json else _write, after=ids.tolist())
     try:
         writer.run(engine.session().generate(ids, stop=stops, **sampling))
     finally:  # also after Ctrl-C: what was read so far ends as text, not inside a character
@@ -110,11 +115,11 @@ def _stops(vocab: Vocabulary | None, texts: tuple[str, ...]) -> list[list[int]]:
 class Writer:
     """Turns tokens into text as they come and times them."""
 
-    def __init__(self, vocab: Vocabulary | None, write: Callable[[str], None], after: int | None = None) -> None:
-        """Take where text goes and the prompt's last token; without a vocabulary the text is the ids themselves."""
+    def __init__(self, vocab: Vocabulary | None, write: Callable[[str], None], after: Sequence[int] = ()) -> None:
+        """Take where text goes and the prompt's tokens; without a vocabulary the text is the ids themselves."""
         self.ids: list[int] = []
         self.text = ""
-        self._vocab, self._write, self._before = vocab, write, after
+        self._vocab, self._write, self._before = vocab, write, list(after)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._first = self._last = 0.0
 
@@ -128,7 +133,7 @@ class Writer:
                 self._put(f"{token} ")
             else:
                 self._put(self._decoder.decode(self._vocab.decode([token], self._before)))
-                self._before = token
+                self._before.append(token)
 
     def close(self) -> None:
         """Write what is left of a character that was cut."""

@@ -17,6 +17,7 @@ from txl_export.cli._options import (
     engine_options,
     examples,
     json_option,
+    pretokenized_option,
 )
 from txl_export.cli._output import print_fields, print_json, progress
 from txl_export.errors import InputError
@@ -39,6 +40,7 @@ EXAMPLES = examples(
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
 @click.option("--ids", "ids_file", type=click.Path(path_type=Path), help="Token ids, [n], as .npy, in place of FILE.")
 @click.option("--max-tokens", type=click.IntRange(2), help="Read no more tokens than these.")
+@pretokenized_option
 @engine_options
 @checkpoint_options
 @json_option
@@ -49,28 +51,32 @@ def command(
     max_tokens: int | None,
     running: Running,
     reading: Reading,
+    words_apart: bool,
     as_json: bool,
 ) -> None:
     """Measure how well a model predicts a text: perplexity, bits per byte.
 
     FILE is read as one long stream, - is standard input. Its first token is given, not predicted.
     """
+    from txl_export.vocabulary import pretokenized
+
     if (file is None) == (ids_file is None):
         raise InputError("score needs one text: give FILE (- for stdin) or --ids FILE.npy")
     text = None if file is None else read_text(file)
     ids = None if ids_file is None else read_ids(ids_file)
     engine = running.load(reading.open(source))
+    vocab = pretokenized(engine.info.vocab) if words_apart else engine.info.vocab
     if text is not None:
-        ids = encode(engine.info.vocab, text, "--ids FILE.npy")
+        ids = encode(vocab, text, "--ids FILE.npy")
     assert ids is not None
-    result = _score(engine, ids[:max_tokens])
+    result = _score(engine, vocab, ids[:max_tokens])
     if as_json:
         print_json(result)
     else:
         _print(result)
 
 
-def _score(engine: Engine, ids: np.ndarray) -> dict[str, Any]:
+def _score(engine: Engine, vocab: Vocabulary | None, ids: np.ndarray) -> dict[str, Any]:
     from txl_export.vocabulary import reading_notes
 
     engine.warm_up()  # loading is no part of the tokens per second
@@ -80,7 +86,6 @@ def _score(engine: Engine, ids: np.ndarray) -> dict[str, Any]:
         nats = engine.score(ids, progress=lambda done: report("scoring", done, predicted))
     seconds = time.perf_counter() - started
     bits = nats * predicted / math.log(2)
-    vocab = engine.info.vocab
     nbytes = _text_bytes(vocab, ids) if vocab else None
     return {
         "tokens": predicted,

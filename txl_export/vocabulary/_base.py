@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,13 +32,14 @@ class Vocabulary(Protocol):
         """
         ...
 
-    def decode(self, ids: Iterable[int], after: int | None = None) -> bytes:
+    def decode(self, ids: Iterable[int], after: int | Sequence[int] | None = None) -> bytes:
         """The text of ids, as UTF-8 bytes (possibly cut inside a character).
 
         Args:
             ids: tokens.
-            after: the token before them, which decides whether a space comes first: texts of parts that were
-                decoded one after another make the text of the whole.
+            after: the token before them, or all tokens that came before, which decide whether a space comes first:
+                texts of parts that were decoded one after another, each after all before it, make the text of the
+                whole.
         """
         ...
 

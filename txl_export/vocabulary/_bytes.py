@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ class ByteVocabulary:
         del starts, ends  # a line break is a byte like others
         return np.frombuffer(data, dtype=np.uint8).astype(np.int64)
 
-    def decode(self, ids: Iterable[int], after: int | None = None) -> bytes:
+    def decode(self, ids: Iterable[int], after: int | Sequence[int] | None = None) -> bytes:
         """The bytes of ids."""
         del after
         return bytes(int(i) for i in ids)

@@ -14,9 +14,12 @@ import numpy as np
 
 from txl_export.errors import CheckpointError, InputError
 from txl_export.files import first_line, inside
-from txl_export.vocabulary._units import UNITS
+from txl_export.vocabulary._base import Vocabulary
+from txl_export.vocabulary._moses import JOINERS
+from txl_export.vocabulary._units import MOSES, UNITS
 
 FILE = "vocabulary.json"
+_MOST_BEFORE = 1000  # symbols of a line that the text of the next may depend on
 
 
 class SymbolVocabulary:
@@ -120,15 +123,51 @@ class SymbolVocabulary:
             line = line.lower()
         return self._unit.split(line, self.delimiter)
 
-    def decode(self, ids: Iterable[int], after: int | None = None) -> bytes:
+    def decode(self, ids: Iterable[int], after: int | Sequence[int] | None = None) -> bytes:
         """The text of ids; see `Vocabulary.decode`. A token without a symbol is written as its number in <>."""
-        before = None if after is None else self._symbol(after)
+        symbols = [self._symbol(token) for token in ids]
+        tokens = () if after is None else (after,) if isinstance(after, int) else after
+        text = self._of_lines(symbols, tokens) if self._unit.join else self._of_each(symbols, tokens)
+        return text.encode(self._unit.coding, errors="replace")
+
+    def _of_each(self, symbols: Iterable[str], after: Sequence[int]) -> str:
+        """Text where each symbol has its own, but for the blank before it."""
+        before = self._symbol(after[-1]) if len(after) else None
         parts = []
-        for token in ids:
-            symbol = self._symbol(token)
+        for symbol in symbols:
             parts.append(self._text(symbol, before))
             before = symbol
-        return "".join(parts).encode(self._unit.coding, errors="replace")
+        return "".join(parts)
+
+    def _of_lines(self, symbols: Iterable[str], after: Sequence[int]) -> str:
+        """Text where a symbol's depends on those before it in its line."""
+        before, line, parts = self._end_of_line(after), [], []  # type: list[str], list[str], list[str]
+        for symbol in symbols:
+            if symbol not in (self.line_start, self.line_end):
+                line.append(symbol)
+                continue
+            opens = not before and not line and symbol == self.line_start
+            parts.append(self._rest(before, line, ends=True) + "\n" * (not opens and symbol == self.line_end))
+            before, line = [], []
+        return "".join([*parts, self._rest(before, line, ends=False)])
+
+    def _end_of_line(self, tokens: Sequence[int]) -> list[str]:
+        """Symbols since the last line's end, as far as they may matter."""
+        found: list[str] = []
+        for token in reversed(tokens[-_MOST_BEFORE:]):
+            symbol = self._symbol(token)
+            if symbol in (self.line_start, self.line_end):
+                break
+            found.append(symbol)
+        return found[::-1]
+
+    def _rest(self, before: list[str], line: list[str], ends: bool) -> str:
+        """What a line's text gains by more symbols. The text of a sign that joins waits for what it joins."""
+        join = self._unit.join
+        assert join is not None
+        shown, whole = join(_settled(before)), join([*before, *line] if ends else _settled([*before, *line]))
+        same = (i for i, (a, b) in enumerate(zip(shown, whole, strict=False)) if a != b)
+        return whole[next(same, len(shown)) :]
 
     def _symbol(self, token: int) -> str:
         return self.symbols[token] if 0 <= token < len(self.symbols) else f"<{token}>"
@@ -178,6 +217,22 @@ class SymbolVocabulary:
             raise CheckpointError(f"{path} is missing: it holds the vocabulary") from None
         except (OSError, ValueError, RecursionError, TypeError) as e:
             raise CheckpointError(f"{path} is no readable vocabulary ({first_line(e)})") from None
+
+
+def pretokenized(vocab: Vocabulary | None) -> Vocabulary | None:
+    """The vocabulary for text whose words are set apart by blanks already, as what it was trained on was."""
+    if not isinstance(vocab, SymbolVocabulary) or vocab.kind != MOSES:
+        return vocab
+    rules = {name: getattr(vocab, name) for name in ("lower_case", "delimiter", "line_start", "line_end", "unknown")}
+    return SymbolVocabulary(vocab.symbols, "words", **rules)
+
+
+def _settled(line: list[str]) -> list[str]:
+    """A line without the joining signs at its end."""
+    end = len(line)
+    while end and line[end - 1] in JOINERS:
+        end -= 1
+    return line[:end]
 
 
 def _shown(symbol: object, most: int = 40) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from txl_export.vocabulary._base import Vocabulary
+from txl_export.vocabulary._moses import PRETOKENIZED
 from txl_export.vocabulary._symbols import SymbolVocabulary
+from txl_export.vocabulary._units import MOSES
 
 # In texts drawn from Zipf's law, of 300 tokens and more, from lists of 27 to 267,735 symbols, the correlation lies
 # below -0.46 in the right order. In a random one it lies above -0.22, but for a few letters, where chance does more.
@@ -32,9 +34,10 @@ def unknown_note(vocab: Vocabulary, ids: np.ndarray) -> str | None:
     share = float(np.mean(ids == vocab.unknown_id))
     if share <= _MANY_UNKNOWN:
         return None
+    expected = PRETOKENIZED if vocab.kind == MOSES else "such as punctuation set apart by blanks"
     return (
-        f"{share:.0%} of the tokens are {vocab.unknown}: the vocabulary expects its own kind of text, such as "
-        "punctuation set apart by blanks, and figures mean little on another"
+        f"{share:.0%} of the tokens are {vocab.unknown}: the vocabulary expects its own kind of text ({expected}), and "
+        "figures mean little on another"
     )
 
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from txl_export.vocabulary import _moses
+
+MOSES = "moses-words"
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -22,6 +26,7 @@ class Unit:
         newline: what ends a line, as `open` takes it: None for all usual ends.
         has_case: whether lower case means anything to it.
         keeps_breaks: whether a line comes with its end.
+        join: all symbols of a line to its text, where one depends on those before it; None where `text` will do.
     """
 
     split: Callable[[str, str | None], Sequence[str]]
@@ -31,6 +36,7 @@ class Unit:
     newline: str | None = None
     has_case: bool = True
     keeps_breaks: bool = False
+    join: Callable[[Sequence[str]], str] | None = None
 
 
 def _as_it_is(symbol: str) -> str:
@@ -44,6 +50,8 @@ def _number_text(symbol: str) -> str:
 UNITS: dict[str, Unit] = {
     # Between blanks, or between delimiters.
     "words": Unit(lambda line, delimiter: line.strip().split(delimiter), _as_it_is, " "),
+    # As Hugging Face's tokenizer reads raw text.
+    MOSES: Unit(lambda line, _: _moses.split(line), _as_it_is, " ", join=_moses.join),
     # All that a line holds but blanks at its ends.
     "characters": Unit(lambda line, _: line.strip(), _as_it_is, ""),
     # text8: one character a word, a blank written as an underscore.
