@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from txl_export.errors import InputError
-from txl_export.vocabulary import Vocabulary
+from txl_export.vocabulary import Vocabulary, reading_notes
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,13 @@ class Tokens:
         ids: int64 [B, segments * segment_len + 1]; the last is a target only.
         source: where they come from, for the report.
         real: whether they are text that the model may know, on which perplexity means something.
+        notes: what a reader of figures on the text should know of how it was read, a line each.
     """
 
     ids: np.ndarray
     source: str
     real: bool
+    notes: tuple[str, ...] = ()
 
 
 def choose(
@@ -53,7 +55,9 @@ def choose(
     if text is not None:
         if vocab is None:
             raise InputError("this bundle has no vocabulary to read text with: give token ids (--ids FILE.npy) instead")
-        return Tokens(_dealt(vocab.encode(text), batch_size, length, vocab_size), "text", True)
+        read = vocab.encode(text)
+        notes = tuple(reading_notes(vocab, read))
+        return Tokens(_dealt(read, batch_size, length, vocab_size), "text", True, notes)
     if ids is not None:
         return Tokens(_dealt(np.asarray(ids), batch_size, length, vocab_size), "ids", True)
     seed = random or 0

@@ -30,6 +30,7 @@ def bench(
     threads: int | None = None,
     text: str | Path | None = None,
     text_bytes: int = TEXT_BYTES,
+    pretokenized: bool = False,
     output: str | Path | None = None,
     restart: bool = False,
     progress: Progress | None = None,
@@ -52,6 +53,7 @@ def bench(
         threads: CPU threads of every cell; None for all cores.
         text: a file that every M is scored on, as one stream from an empty memory, in the target's own segments.
         text_bytes: how much of it is read at most.
+        pretokenized: its words are set apart by blanks already, whatever splits raw text for a target.
         output: a JSON file that holds what is done after every step. What it holds at the start is kept.
         restart: write over that file instead.
         progress: called with (what is being done, seconds spent, seconds in all as far as can be told).
@@ -66,7 +68,7 @@ def bench(
     given = [targets] if isinstance(targets, str | Path | Bundle) else targets
     if not given:
         raise InputError("targets is empty: give at least one bundle or checkpoint")
-    scored = None if text is None else Text.read(text, text_bytes)
+    scored = None if text is None else Text.read(text, text_bytes, pretokenized)
     request = Request.checked(mem_lens, segment_lens, batch_sizes, backends, layouts, rounds, threads, scored)
     opened = [Target.open(t) for t in given]
     blocks = plan(opened, request)
@@ -79,14 +81,17 @@ def bench(
 def _conditions(targets: Sequence[Target], request: Request, text_bytes: int) -> Table:
     """A table without rows."""
     content = {t.name: t.digest for t in targets}
-    if request.text:
-        content[f"text {request.text.name}"] = request.text.digest
+    doubts = []
+    if text := request.text:
+        content[f"text {text.name}"] = text.digest
+        doubts = [f"{t.name}, {text.name}: {note}" for t in targets for note in text.notes(t.vocab, t.segment_len)]
     return Table(
         rows=(),
         machine={**machine.describe(), "load_average": machine.load_average()},
         threads=request.threads,
         rounds=request.rounds,
         targets=content,
+        doubts=tuple(doubts),
         command=_command(targets, request, text_bytes),
     )
 
@@ -108,4 +113,5 @@ def _command(targets: Sequence[Target], request: Request, text_bytes: int) -> st
     for name, value in options.items():
         if value is not None:
             words += [f"--{name}", ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    words += ["--pretokenized"] * bool(request.text and request.text.pretokenized)
     return shlex.join(words)

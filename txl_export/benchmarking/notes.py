@@ -50,7 +50,7 @@ def abilities(table: Table) -> str | None:
 def notes(table: Table) -> list[str]:
     """What a reader should doubt."""
     found = (_missing(table), _busy(table.machine), _disturbed(table.rows), _beyond(table.rows))
-    return [note for note in found if note]
+    return [note for note in found if note] + list(table.doubts)
 
 
 def _missing(table: Table) -> str | None:

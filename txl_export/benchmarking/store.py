@@ -116,7 +116,8 @@ def _take_up(path: Path, blank: Table) -> Table:
         if found.targets[name] != blank.targets[name]:
             raise _other(path, name, found.targets[name][:12], blank.targets[name][:12])
     targets = {**found.targets, **blank.targets}
-    return dataclasses.replace(found, targets=targets, command=blank.command)
+    doubts = tuple(dict.fromkeys([*found.doubts, *blank.doubts]))
+    return dataclasses.replace(found, targets=targets, command=blank.command, doubts=doubts)
 
 
 def _other(path: Path, what: str, was: object, now: object) -> InputError:

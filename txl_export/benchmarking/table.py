@@ -234,6 +234,7 @@ class Table:
         targets: by name, what tells a target's content from another's under the same name.
         command: the command line that measures the same.
         missing: rows and figures of quality that are still to be measured, of a run that was interrupted.
+        doubts: what the texts tell of the vocabularies that read them, a line each.
     """
 
     rows: tuple[Row, ...]
@@ -245,6 +246,7 @@ class Table:
     targets: Mapping[str, str] = dataclasses.field(default_factory=dict)
     command: str = ""
     missing: int = 0
+    doubts: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dict, raw samples included."""
@@ -257,6 +259,7 @@ class Table:
             "targets": dict(self.targets),
             "rounds": self.rounds,
             "base": self.base,
+            "doubts": list(self.doubts),
             "quality": [q.to_dict() for q in self.quality],
             "rows": [row.to_dict() for row in self.rows],
         }
@@ -277,6 +280,7 @@ class Table:
                 threads=machine.pop("threads"),
                 machine=machine,
                 quality=tuple(_tuple_from(Quality, q) for q in value["quality"]),
+                doubts=tuple(value.get("doubts", ())),
                 **{name: value[name] for name in ("rounds", "base", "targets", "command", "missing")},
             )
             table.check()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from txl_export.cli._options import INTS, NAMES, examples, json_option
+from txl_export.cli._options import INTS, NAMES, examples, json_option, pretokenized_option
 from txl_export.cli._output import console, long_progress, print_json
 from txl_export.errors import EnvironmentMismatch, InputError, TxlError
 from txl_export.files import require_writable
@@ -39,6 +39,7 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 @click.option("--threads", type=int, help="CPU threads of each; all cores when not given.")
 @click.option("--text", type=_PATH, metavar="FILE", help="Score this text at every M: what the memory is worth.")
 @click.option("--text-bytes", type=int, default=TEXT_BYTES, help="Bytes of it to read at most.")
+@pretokenized_option
 @click.option(
     "-o", "--output", type=_PATH, metavar="FILE", help="JSON, kept whole step by step: the same command goes on."
 )

@@ -60,7 +60,7 @@ def command(
     stop: tuple[str, ...],
     running: Running,
     reading: Reading,
-    words_apart: bool,
+    pretokenized: bool,
     as_json: bool,
     **sampling: Any,
 ) -> None:
@@ -68,11 +68,11 @@ def command(
 
     Only the continuation is printed. A model without a vocabulary takes --ids and prints token ids.
     """
-    from txl_export.vocabulary import pretokenized
+    from txl_export.vocabulary import splitting_at_blanks
 
     text, ids = _prompt(prompt, prompt_file, ids_file)
     engine = running.load(reading.open(source))
-    vocab = pretokenized(engine.info.vocab) if words_apart else engine.info.vocab
+    vocab = splitting_at_blanks(engine.info.vocab) if pretokenized else engine.info.vocab
     if text is not None:
         ids = encode(vocab, text, "--ids FILE.npy", ends=False)
     assert ids is not None

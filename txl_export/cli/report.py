@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from txl_export.cli._options import INTS, examples, json_option
+from txl_export.cli._options import INTS, examples, json_option, pretokenized_option
 from txl_export.cli._output import long_progress, print_json
 from txl_export.errors import InputError, ToleranceError
 from txl_export.files import require_writable
@@ -38,6 +38,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--no-bench", is_flag=True, help="Do not time where --bench is not given.")
 @click.option("--checkpoint", metavar="CKPT", type=_PATH, help="The judge; the bundle's own when not given.")
 @click.option("--text", metavar="FILE", type=_PATH, help="Text to verify on, and to tell what each M is worth.")
+@pretokenized_option
 @click.option("--mem-lens", type=INTS, help="Memory lengths M to time; a quarter of the bundle's to four times else.")
 @click.option("--threads", type=int, help="CPU threads of the benchmark; all cores when not given.")
 @click.option("--quick", is_flag=True, help="Measure less: fewer segments, rounds and memory lengths.")

@@ -51,21 +51,21 @@ def command(
     max_tokens: int | None,
     running: Running,
     reading: Reading,
-    words_apart: bool,
+    pretokenized: bool,
     as_json: bool,
 ) -> None:
     """Measure how well a model predicts a text: perplexity, bits per byte.
 
     FILE is read as one long stream, - is standard input. Its first token is given, not predicted.
     """
-    from txl_export.vocabulary import pretokenized
+    from txl_export.vocabulary import splitting_at_blanks
 
     if (file is None) == (ids_file is None):
         raise InputError("score needs one text: give FILE (- for stdin) or --ids FILE.npy")
     text = None if file is None else read_text(file)
     ids = None if ids_file is None else read_ids(ids_file)
     engine = running.load(reading.open(source))
-    vocab = pretokenized(engine.info.vocab) if words_apart else engine.info.vocab
+    vocab = splitting_at_blanks(engine.info.vocab) if pretokenized else engine.info.vocab
     if text is not None:
         ids = encode(vocab, text, "--ids FILE.npy")
     assert ids is not None

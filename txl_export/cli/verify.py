@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txl_export.cli._files import read_ids, read_text
-from txl_export.cli._options import examples, json_option
+from txl_export.cli._options import examples, json_option, pretokenized_option
 from txl_export.cli._output import console, print_json, progress
 from txl_export.errors import InputError, ToleranceError
 
@@ -36,6 +36,7 @@ EXAMPLES = examples(
 @click.option("--head", help="Head to compare; the bundle's first when not given.")
 @click.option("--backend", metavar="NAME", help="What runs the bundle; the fastest that works when not given.")
 @click.option("--bisect", is_flag=True, help="On failure find the layer, the node and the likely cause.")
+@pretokenized_option
 @json_option
 def command(
     bundle: Path,

@@ -56,6 +56,7 @@ def report(
     measure: Collection[str] = MEASURES,
     checkpoint: str | Path | Checkpoint | None = None,
     text: str | Path | None = None,
+    pretokenized: bool = False,
     mem_lens: Sequence[int] | None = None,
     quick: bool = False,
     threads: int | None = None,
@@ -78,6 +79,7 @@ def report(
         measure: what to measure when it is not given: "verify", "bench", both or none.
         checkpoint: the judge; None for the one that the manifest names.
         text: a file that is verified on and whose quality is measured at every M; None for random tokens and none.
+        pretokenized: its words are set apart by blanks already, whatever splits raw text for the bundle.
         mem_lens: memory lengths to time, tokens; None for a quarter of the bundle's M to four times M.
         quick: measure less: 16 segments, half of M to twice M, two rounds.
         threads: CPU threads of the benchmark; None for all cores.
@@ -108,12 +110,18 @@ def report(
     lengths = tuple(mem_lens) if mem_lens else default_lengths(opened.manifest.mem_len, quick)
     made = []
     if verification is None and "verify" in measure:
-        verification = _verify(opened, checkpoint, words, quick, progress)
+        verification = _verify(opened, checkpoint, words, pretokenized, quick, progress)
         made.append(page.with_name(page.stem + ".verify.json"))
         write_json(made[-1], verification.to_dict())
     if table is None and "bench" in measure:
         made.append(page.with_name(page.stem + ".bench.json"))
-        options = {"text": text, "threads": threads, "output": made[-1], "restart": restart}
+        options = {
+            "text": text,
+            "pretokenized": pretokenized,
+            "threads": threads,
+            "output": made[-1],
+            "restart": restart,
+        }
         table = _bench(opened, lengths, quick, progress=progress, log=log, **options)
     shown = {row.mem_len for row in table.rows} if table else set()
     contents = Contents(opened, verification, table, tuple(sorted(shown)) or lengths)
@@ -177,6 +185,7 @@ def _verify(
     bundle: Bundle,
     checkpoint: str | Path | Checkpoint | None,
     text: bytes | None,
+    pretokenized: bool,
     quick: bool,
     progress: Progress | None,
 ) -> Report:
@@ -184,6 +193,7 @@ def _verify(
         bundle,
         checkpoint,
         text=text,
+        pretokenized=pretokenized,
         segments=(_QUICK if quick else _FULL)[0],
         bisect=True,  # a report of what is wrong says where
         progress=(lambda done, total: progress("comparing segments", done, total)) if progress else None,

@@ -19,6 +19,7 @@ from txl_export.tokens import Tokens, choose
 from txl_export.verification.measures import MEASURES
 from txl_export.verification.report import TOLERANCES, Noise, Report, SegmentResult
 from txl_export.verification.trend import fit
+from txl_export.vocabulary import splitting_at_blanks
 
 if TYPE_CHECKING:
     from txl_export.backends.eager import EagerModel, EagerStreams
@@ -40,6 +41,7 @@ def verify(
     backend: str | None = None,
     progress: Progress | None = None,
     bisect: bool = False,
+    pretokenized: bool = False,
 ) -> Report:
     """Compare a bundle with the trained model over many segments, the memory fed back in both.
 
@@ -56,6 +58,7 @@ def verify(
         backend: what runs the bundle; None for the fastest here.
         progress: called with (segments done, segments in all).
         bisect: find where accuracy is lost when something is out of tolerance: `report.bisect`.
+        pretokenized: the text's words are set apart by blanks already, whatever splits raw text for the bundle.
 
     Returns:
         The report; `report.passed` says whether all is within tolerance.
@@ -71,9 +74,11 @@ def verify(
     engine = Engine.load(opened, backend, segment_len=segment_len)
     notes = (*notes, *engine.model.notes)
     cut, name = engine.info.segment_len, head or engine.info.heads[0]
-    tokens = choose(text, ids, random, opened.vocab, engine.info.config.vocab_size, batch_size, segments * cut + 1)
+    vocab = splitting_at_blanks(opened.vocab) if pretokenized else opened.vocab
+    tokens = choose(text, ids, random, vocab, engine.info.config.vocab_size, batch_size, segments * cut + 1)
     reference = Session(_reference_model(judge, opened.manifest), batch_size)
     results = _run(engine.session(batch_size), reference, tokens, cut, name, progress)
+    notes = (*notes, *tokens.notes)
     if len(results) < segments:
         notes = (*notes, f"the {tokens.source} ended after {len(results)} of {segments} segments")
     settled = engine.info.config.n_layer * engine.info.mem_len

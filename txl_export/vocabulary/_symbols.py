@@ -219,7 +219,7 @@ class SymbolVocabulary:
             raise CheckpointError(f"{path} is no readable vocabulary ({first_line(e)})") from None
 
 
-def pretokenized(vocab: Vocabulary | None) -> Vocabulary | None:
+def splitting_at_blanks(vocab: Vocabulary | None) -> Vocabulary | None:
     """The vocabulary for text whose words are set apart by blanks already, as what it was trained on was."""
     if not isinstance(vocab, SymbolVocabulary) or vocab.kind != MOSES:
         return vocab
