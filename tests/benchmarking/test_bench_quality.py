@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 import txl_export as txl
-from txl_export.benchmarking import Table, bench, quality, run
+from tests.helpers import random_checkpoint, tiny_config
+from txl_export.benchmarking import Table, bench, quality, run, to_markdown
+from txl_export.benchmarking.notes import notes
 from txl_export.benchmarking.plan import Request, plan
 from txl_export.benchmarking.quality import Text
 from txl_export.benchmarking.table import Quality
 from txl_export.benchmarking.target import Target
+from txl_export.checkpoints import native
 from txl_export.errors import InputError
-from txl_export.vocabulary import ByteVocabulary
+from txl_export.files import read_json
+from txl_export.vocabulary import ByteVocabulary, SymbolVocabulary
 
 WORDS = b"one two three four five six seven eight nine ten\n" * 9
 
@@ -141,3 +146,26 @@ def test_an_interrupted_text_keeps_the_rows(text, bytes_model, stub_workers, tmp
         bench([bytes_model], backends=("eager",), rounds=1, threads=1, text=text, output=output, progress=interrupt)
     kept = Table.from_dict(json.loads(output.read_text()))
     assert (len(kept.rows), kept.quality, kept.missing) == (2, (), 1)
+
+
+def test_what_a_text_tells_of_its_vocabulary_is_told(tmp_path, stub_workers):
+    stub_workers()
+    words = ("a", "<unk>", *(f"w{i}" for i in range(27)))
+    loose = random_checkpoint(tiny_config(), std=0.3)
+    for kind in ("words", "moses-words"):
+        vocab = SymbolVocabulary(words, kind, unknown="<unk>")
+        native.save(tmp_path / kind, dataclasses.replace(loose, vocab=vocab))
+    (tmp_path / "odd").write_text("a b " * 65)
+    asked = {"backends": ("eager",), "segment_lens": (1,), "rounds": 1, "threads": 1, "text": tmp_path / "odd"}
+    table = bench([tmp_path / "words"], output=tmp_path / "out.json", **asked)
+    assert len(table.doubts) == 1 and notes(table)[-1] == table.doubts[0]
+    assert f"{tmp_path / 'words'}, {tmp_path / 'odd'}: 50% of the tokens are <unk>" in table.doubts[0]
+    assert "50% of the tokens are" in to_markdown(table)
+    assert Table.from_dict(read_json(tmp_path / "out.json", InputError)).doubts == table.doubts
+    assert bench([tmp_path / "words"], output=tmp_path / "out.json", **asked).doubts == table.doubts
+    (tmp_path / "odd").write_text("a w0 w1 a " * 35)
+    assert bench([tmp_path / "words"], **asked).doubts == ()
+    apart = bench([tmp_path / "moses-words"], pretokenized=True, output=tmp_path / "apart.json", **asked)
+    assert "--pretokenized" in apart.command and "--pretokenized" not in table.command
+    with pytest.raises(InputError, match="odd"):
+        bench([tmp_path / "moses-words"], output=tmp_path / "apart.json", **asked)

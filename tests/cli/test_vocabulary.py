@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import pickle
@@ -17,6 +18,7 @@ from txl_export.bundle import MANIFEST, Bundle, digest, file_entry
 from txl_export.checkpoints import native
 from txl_export.errors import BundleError
 from txl_export.runtime import Engine
+from txl_export.vocabulary import SymbolVocabulary
 
 WORDS = ["<eos>", "the", "cat", "sat", "on", "mat", "<unk>", *(f"w{i}" for i in range(22))]
 TEXT = "the cat sat\non the mat\n" * 4
@@ -136,3 +138,46 @@ ids = engine.info.vocab.encode(b"the cat sat")
 print(ids.tolist(), engine.info.vocab.decode(ids).decode().strip())
 """
     assert python(BLOCK.format(blocked=HEAVY) + script, wordy) == "[1, 2, 3, 0] the cat sat\n"
+
+
+RAW, APART = "It's 5,000.\nThe cat!\n", "It 's 5 @,@ 000 .\nThe cat !\n"
+OF_RAW = ["<eos>", "It", "'s", "5", "@,@", "000", ".", "The", "cat", "!", "<unk>", *(f"w{i}" for i in range(18))]
+
+
+@pytest.fixture(scope="module")
+def raw_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that reads raw text as Hugging Face's tokenizer does."""
+    model = random_checkpoint(tiny_config(mem_len=12, same_length=True), seed=4, std=0.3)
+    vocab = SymbolVocabulary(OF_RAW, "moses-words", line_end="<eos>", unknown="<unk>")
+    return native.save(tmp_path_factory.mktemp("raw") / "m", dataclasses.replace(model, vocab=vocab))
+
+
+def test_words_set_apart_by_a_tokenizer_or_already(run: Run, raw_reader: Path):
+    """The same words either way give the same figures; read the wrong way they give others, and a note."""
+    raw = json.loads(run("score", raw_reader, "-", "--json", stdin=RAW).stdout)
+    apart = json.loads(run("score", raw_reader, "-", "--json", "--pretokenized", stdin=APART).stdout)
+    assert raw["nats_per_token"] == apart["nats_per_token"] and raw["tokens"] == apart["tokens"] == 10
+    wrong = run("score", raw_reader, "-", stdin=APART)
+    assert "needs --pretokenized" in wrong.stdout and "<unk>" in wrong.stdout
+
+
+def test_generated_words_are_joined_or_left_apart(run: Run, raw_reader: Path):
+    asked = ("generate", raw_reader, "--max-new-tokens", 40, "--seed", 1, "--json")
+    joined = json.loads(run(*asked, "--prompt", "It's 5,").stdout)
+    apart = json.loads(run(*asked, "--prompt", "It 's 5 ,", "--pretokenized").stdout)
+    assert joined["prompt_tokens"] == apart["prompt_tokens"] == 4 and joined["ids"] == apart["ids"]
+    words = [OF_RAW[i] for i in apart["ids"]]
+    assert apart["text"].replace("\n", " <eos> ").split() == words
+    vocab = SymbolVocabulary(OF_RAW, "moses-words", line_end="<eos>", unknown="<unk>")
+    assert joined["text"] == vocab.decode(joined["ids"], vocab.encode(b"It's 5,", ends=False).tolist()).decode()
+    assert " '" not in joined["text"] and " !" not in joined["text"]
+    assert run(*asked[:-1], "--prompt", "It's 5,").stdout == joined["text"]
+
+
+def test_verify_says_how_a_text_was_read(run: Run, wordy: Path, tmp_path: Path):
+    (tmp_path / "odd").write_text("the dog bit a man\n" * 9)
+    (tmp_path / "usual").write_text(TEXT * 2)
+    said = json.loads(run("verify", wordy, "--text", tmp_path / "odd", "--segments", 3, "--json").stdout)
+    assert any("67% of the tokens are <unk>" in note for note in said["notes"])
+    said = json.loads(run("verify", wordy, "--text", tmp_path / "usual", "--segments", 3, "--json").stdout)
+    assert said["notes"] == [] and said["passed"]

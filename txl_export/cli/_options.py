@@ -233,7 +233,6 @@ def engine_options(function: F) -> F:
 
 pretokenized_option = click.option(
     "--pretokenized",
-    "words_apart",
     is_flag=True,
     help="Words of the text are set apart by blanks already.",
 )
