@@ -114,6 +114,7 @@ def test_the_vocabulary_of_the_checkpoint(tmp_path):
     assert loaded.vocab.symbols == tuple(words) and len(loaded.notes) == 1  # on training values
     assert loaded.vocab.encode(b"tok3 tok0\n").tolist() == [4, 1, 0]
     assert load_checkpoint(saved(tmp_path, vocab=None)).vocab is None
+    assert load_checkpoint(saved(tmp_path), vocabulary="none").vocab is None
     fewer = load_checkpoint(saved(tmp_path, vocab=vocab_object(words[:-1])))
     assert fewer.vocab.size == 28 and "28 words for the model's 29" in fewer.notes[0]
     for unusable in (vocab_object([]), vocab_object([b"bytes", "x"]), vocab_object([*words, "more"])):

@@ -244,6 +244,21 @@ def test_huggingface_folders_bring_one(tmp_path):
         load_checkpoint(folder)
 
 
+def test_without_the_stored_vocabulary(tmp_path):
+    """A vocabulary that cannot be read keeps nobody from the model: another may be given, or none."""
+    folder = write(tmp_path / "hf", BASE, their_tensors(BASE))
+    (folder / "vocab.pkl").write_bytes(b"\x80\x04damaged")
+    with pytest.raises(CheckpointError, match=r"was not run.*; --vocabulary none loads the model"):
+        load_checkpoint(folder)
+    loaded = load_checkpoint(folder, vocabulary="none")
+    assert loaded.vocab is None and loaded.notes == ()
+    assert load_checkpoint(folder, vocabulary=saved(tmp_path / "v", state())).vocab.symbols == tuple(WORDS)
+    made = load_checkpoint(folder, vocabulary=tmp_path / "v")
+    native.save(tmp_path / "n", made)
+    (tmp_path / "n" / "vocabulary.json").write_text("[]")
+    assert load_checkpoint(tmp_path / "n", vocabulary="none").vocab is None
+
+
 def test_saved_beside_a_native_checkpoint(tmp_path):
     given = saved(tmp_path / "v.pkl", state())
     native.save(tmp_path / "m", random_checkpoint(tiny_config()))

@@ -23,7 +23,7 @@ class Origin(Protocol):
         """Why `path` is of this origin, or None when it is not."""
         ...
 
-    def load(self, path: Path, given: Mapping[str, Any] | None = None, /) -> Checkpoint:
+    def load(self, path: Path, given: Mapping[str, Any] | None = None, with_vocab: bool = True, /) -> Checkpoint:
         """Read it; `given` holds the caller's overrides, for what the file does not say."""
         ...
 
@@ -74,7 +74,8 @@ def load_checkpoint(
             {"mem_len": 640, "same_length": True, "clamp_len": 400, "initial_memory": "empty"}. Of files that hold no
             configuration, also what of the model cannot be seen in the weights: {"pre_lnorm": True}.
         vocabulary: a file to take the vocabulary from in place of the stored one: a pickled `Vocab` or corpus, a
-            tokenizer's vocab.pkl or vocab.bin, or text with a word per line; "bytes" for bytes.
+            tokenizer's vocab.pkl or vocab.bin, or text with a word per line; "bytes" for bytes,
+            "none" for none, where the stored one cannot be read.
 
     Raises:
         CheckpointError: unreadable, incomplete, misshaped or not finite; a vocabulary of another model.
@@ -88,7 +89,7 @@ def load_checkpoint(
             raise CheckpointError(f"origin {name!r} is unknown: use one of {', '.join(ORIGINS)}")
         if not path.exists() and not tensorflow.names_files(path):
             raise _absent(path)
-        loaded = ORIGINS[name].load(path, given)
+        loaded = ORIGINS[name].load(path, given, vocabulary is None)
     if vocabulary is not None:
         loaded = with_vocabulary(loaded, vocabulary)
     config, dialect = apply_overrides(loaded.config, loaded.dialect, given)

@@ -55,7 +55,7 @@ def detect(path: Path) -> str | None:
     return f'{CONFIG_FILE} says model_type "transfo-xl"' if is_ours else None
 
 
-def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
+def load(path: Path, _given: Mapping[str, Any] | None = None, with_vocab: bool = True) -> Checkpoint:
     """Read a Hugging Face folder; raises CheckpointError or ConfigError."""
     value = read_json(path / CONFIG_FILE, CheckpointError)
     if not isinstance(value, dict):
@@ -66,7 +66,7 @@ def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
     if name is None:
         raise CheckpointError(f"{path} has no {' or '.join(WEIGHT_FILES)}: the folder is incomplete")
     weights = canonical_weights(config, WEIGHT_FILES[name](path / name), path / name, NAMING)
-    vocab, notes = find_huggingface(path, config)
+    vocab, notes = find_huggingface(path, config) if with_vocab else (None, ())
     return Checkpoint(config, dialect, weights, origin="huggingface", path=path, vocab=vocab, notes=notes)
 
 

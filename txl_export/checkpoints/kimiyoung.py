@@ -54,7 +54,7 @@ def detect(path: Path) -> str | None:
     return f"{file.path.name} is a state dict that holds {_MARKER}" if state and _MARKER in state else None
 
 
-def load(path: Path, given: Mapping[str, Any] | None = None) -> Checkpoint:
+def load(path: Path, given: Mapping[str, Any] | None = None, _with_vocab: bool = True) -> Checkpoint:
     """Read a module or a state dict.
 
     Args:

@@ -32,7 +32,7 @@ def detect(path: Path) -> str | None:
     )
 
 
-def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
+def load(path: Path, _given: Mapping[str, Any] | None = None, with_vocab: bool = True) -> Checkpoint:
     """Read a native checkpoint; raises CheckpointError or ConfigError."""
     value = read_json(path / CONFIG_FILE, CheckpointError)
     if not isinstance(value, dict):
@@ -50,7 +50,7 @@ def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
         weights=read_safetensors(path / WEIGHTS_FILE),
         origin="native",
         path=path,
-        vocab=load_vocabulary(value.get("vocabulary"), path),
+        vocab=load_vocabulary(value.get("vocabulary"), path) if with_vocab else None,
     )
 
 

@@ -29,7 +29,7 @@ from txl_export.checkpoints.torch_files import (
 )
 from txl_export.checkpoints.unstated import completed, fields_in
 from txl_export.checkpoints.upstream import Naming, canonical_weights
-from txl_export.checkpoints.vocabularies import Notes, find_pickled
+from txl_export.checkpoints.vocabularies import find_pickled
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import CheckpointError
 
@@ -62,16 +62,17 @@ def detect(path: Path) -> str | None:
     return f"{file.path.name} holds a state dict with {_MARKER}" if state and _MARKER in state else None
 
 
-def load(path: Path, given: Mapping[str, Any] | None = None) -> Checkpoint:
+def load(path: Path, given: Mapping[str, Any] | None = None, with_vocab: bool = True) -> Checkpoint:
     """Read a checkpoint file, or the folder that holds it; raises CheckpointError or ConfigError.
 
     Args:
         path: the file, or its folder.
         given: the caller's overrides, and what a bare state dict does not say.
+        with_vocab: whether its vocabulary is wanted.
     """
     file = require(path)
     bare = _bare_state(file)
-    return _load_whole(file, given or {}) if bare is None else _load_bare(file, bare, given or {})
+    return _load_whole(file, given or {}, with_vocab) if bare is None else _load_bare(file, bare, given or {})
 
 
 def _bare_state(file: TorchFile) -> dict[str, Tensor] | None:
@@ -90,7 +91,7 @@ def _load_bare(file: TorchFile, state: Mapping[str, Tensor], given: Mapping[str,
     return _checkpoint(file, tensors, config, assumed=assumed)
 
 
-def _load_whole(file: TorchFile, given: Mapping[str, Any]) -> Checkpoint:
+def _load_whole(file: TorchFile, given: Mapping[str, Any], with_vocab: bool) -> Checkpoint:
     root = file.root
     value = root.get(_CONFIG) if isinstance(root, dict) else None
     state = plain_state(root.get(_STATE)) if isinstance(root, dict) else None
@@ -101,17 +102,14 @@ def _load_whole(file: TorchFile, given: Mapping[str, Any]) -> Checkpoint:
         )
     with values_of(file.path):
         config = parse_config(value, file.path)
-    return _checkpoint(file, read_all(file, state), config, notes=training_values(config, given))
+    vocab, notes = find_pickled(root.get("vocab"), config, file.path) if with_vocab else (None, ())
+    notes += training_values(config, given)
+    return _checkpoint(file, read_all(file, state), config, vocab=vocab, notes=notes)
 
 
-def _checkpoint(
-    file: TorchFile, tensors: Mapping[str, np.ndarray], config: ModelConfig, notes: Notes = (), **said: Any
-) -> Checkpoint:
+def _checkpoint(file: TorchFile, tensors: Mapping[str, np.ndarray], config: ModelConfig, **said: Any) -> Checkpoint:
     weights = canonical_weights(config, tensors, file.path, NAMING)
-    vocab, more = find_pickled(file.root.get("vocab"), config, file.path)
-    return Checkpoint(
-        config, _DIALECT, weights, origin="nvidia", path=file.path, vocab=vocab, notes=(*more, *notes), **said
-    )
+    return Checkpoint(config, _DIALECT, weights, origin="nvidia", path=file.path, **said)
 
 
 def parse_config(value: Mapping[str, Any], source: Path) -> ModelConfig:

@@ -41,7 +41,7 @@ def names_files(path: Path) -> bool:
     return not path.exists() and bool(_indexes(path))
 
 
-def load(path: Path, _given: Mapping[str, Any] | None = None) -> Checkpoint:
+def load(path: Path, _given: Mapping[str, Any] | None = None, _with_vocab: bool = True) -> Checkpoint:
     """Read a checkpoint; raises CheckpointError or ConfigError."""
     index = _chosen(path)
     prefix = index.with_name(index.name.removesuffix(INDEX))

@@ -24,6 +24,8 @@ from txl_export.vocabulary._units import MOSES
 
 # Files of a Hugging Face folder; the first found wins, as in its tokenizer.
 HUGGINGFACE_FILES = ("vocab.pkl", "vocab.bin", "vocab.txt")
+# In place of a file: no vocabulary.
+NONE = "none"
 _MOST_TEXT_BYTES = 1 << 28
 # Ends of lines that data was prepared with: "<eos>" after each, or for lm1b "<S>" on both sides.
 _LINE_MARKS = (("<eos>", (None, "<eos>")), ("<S>", ("<S>", "<S>")))
@@ -151,7 +153,9 @@ def _notes(vocab: SymbolVocabulary, counter: Any, source: Path) -> Notes:
 
 
 def with_vocabulary(checkpoint: Checkpoint, file: str | Path) -> Checkpoint:
-    """A checkpoint with the vocabulary of a file, or that of bytes; raises CheckpointError for another model's."""
+    """A checkpoint with a file's vocabulary, that of bytes, or none; raises CheckpointError for another model's."""
+    if str(file) == NONE:
+        return dataclasses.replace(checkpoint, vocab=None)
     if str(file) != ByteVocabulary.kind:
         vocab, notes = _fitted(*read_vocabulary(Path(file)), checkpoint.config, Path(file))
         return dataclasses.replace(checkpoint, vocab=vocab, notes=(*checkpoint.notes, *notes))
@@ -165,11 +169,14 @@ def find_huggingface(folder: Path, config: ModelConfig) -> tuple[Vocabulary | No
     path = next((folder / name for name in HUGGINGFACE_FILES if (folder / name).is_file()), None)
     if path is None:
         return None, ()
-    vocab, notes = read_vocabulary(path)
-    if vocab.kind == "words":
-        vocab, said = _as_their_tokenizer(vocab, folder)
-        notes += said
-    return _fitted(vocab, notes, config, path)
+    try:
+        vocab, notes = read_vocabulary(path)
+        if vocab.kind == "words":
+            vocab, said = _as_their_tokenizer(vocab, folder)
+            notes += said
+        return _fitted(vocab, notes, config, path)
+    except CheckpointError as e:
+        raise CheckpointError(f"{e}; --vocabulary {NONE} loads the model without it") from None
 
 
 def _as_their_tokenizer(vocab: SymbolVocabulary, folder: Path) -> tuple[SymbolVocabulary, Notes]:

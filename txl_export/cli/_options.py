@@ -176,7 +176,7 @@ def checkpoint_options(function: F) -> F:
         callback=paired,
         help="Any other value that a file lacks, as pre_lnorm=true.",
     )
-    @click.option("--vocabulary", metavar="FILE", help="Words by id: a Vocab pickle or a word per line; or bytes.")
+    @click.option("--vocabulary", metavar="FILE", help="Words by id: a Vocab pickle or a word per line; bytes, none.")
     @functools.wraps(function)
     def wrapped(
         *args: Any,
