@@ -235,3 +235,10 @@ def test_require_writable(old_file, tmp_path):
         with pytest.raises(InputError, match=said):
             files.require_writable(path, apart_from=apart)
     assert names(tmp_path) == ["file"]
+
+
+def test_what_other_packages_say_is_one_short_line():
+    assert files.first_line(ValueError("first\nsecond")) == "first"
+    assert files.first_line(KeyError()) == "KeyError"
+    quoted = files.first_line(ValueError("a name \x1b[31m of a file " + "x" * 5000))
+    assert quoted.startswith("a name \\x1b[31m of") and quoted.endswith("x...") and len(quoted) < 210

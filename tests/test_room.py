@@ -27,7 +27,7 @@ def of_16_gib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forged(exported: ExportFixture, folder: Path, mem_len: int) -> Bundle:
     """A copy of a bundle whose manifest says another M throughout."""
-    whole = exported("short_memory")
+    whole = exported("paper")
     shutil.copytree(whole.path, folder)
     manifest = dataclasses.replace(Bundle.open(folder).manifest, mem_len=mem_len)
     (folder / MANIFEST).write_text(json.dumps(manifest.to_dict()))

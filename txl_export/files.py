@@ -179,6 +179,8 @@ def inside(folder: Path, name: object, error: type[TxlError]) -> Path:
     return folder / name
 
 
-def first_line(e: Exception) -> str:
-    """What an error of another package says, in one line."""
-    return next(iter(str(e).splitlines()), "") or type(e).__name__
+def first_line(e: Exception, most: int = 200) -> str:
+    """What an error of another package says, in one line; it may quote what is in a file, so escaped and cut."""
+    line = next(iter(str(e).splitlines()), "") or type(e).__name__
+    line = line if line.isprintable() else ascii(line)[1:-1]
+    return line if len(line) <= most else line[:most] + "..."

@@ -22,7 +22,7 @@ from tests.checkpoints.torch_models import (
     save_nvidia,
     vocab_object,
 )
-from tests.helpers import random_weights
+from tests.helpers import random_weights, tiny_config
 from txl_export import load_checkpoint
 from txl_export.checkpoints import detect_origin
 from txl_export.errors import ConfigError
@@ -149,6 +149,11 @@ def test_defaults_for_what_a_model_state_does_not_say_are_told(tmp_path):
     (note,) = load_checkpoint(tmp_path).notes
     assert "pre_lnorm False, mem_len 512" in note and "--set pre_lnorm=..." in note
     refused(tmp_path, "'n_head' is 3", error=ConfigError, overrides={"n_head": 3})
+    equal = tiny_config(div_val=2, tie_projs=(True,))  # one table and a projection between equal widths
+    state = nvidia_state(equal, random_weights(equal))
+    del state["word_emb.emb_projs.0"]
+    torch.save(state, tmp_path / "model.pt")
+    assert load_checkpoint(tmp_path).config.div_val == 2
     torch.save({**state, "r_emb": torch.zeros(2, 9)}, tmp_path / "model.pt")
     refused(tmp_path, "holds r_emb", "attn_type 1 or 3")
 

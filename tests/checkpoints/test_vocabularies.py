@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import random
@@ -20,6 +21,7 @@ from tests.checkpoints.test_huggingface import BASE, their_tensors, write
 from tests.helpers import random_checkpoint, tiny_config
 from txl_export import TxlError, load_checkpoint
 from txl_export.checkpoints import native
+from txl_export.checkpoints.pickles import read_pickle
 from txl_export.checkpoints.vocabularies import read_vocabulary
 from txl_export.errors import CheckpointError
 
@@ -126,6 +128,7 @@ def test_ordered_dicts_of_python_2(tmp_path):
     value = b"\x80\x02}(U\x07sym2idx" + pairs + b"U\x05other" + b"ccollections\nOrderedDict\nh\x01\x85Ru."
     (tmp_path / "v").write_bytes(value)
     assert read_vocabulary(tmp_path / "v")[0].symbols == ("a",)
+    assert read_pickle(io.BytesIO(value), "v") == {"sym2idx": {"a": 0}, "other": {}}
     (tmp_path / "v").write_bytes(value.replace(b"U\x01aK\x00", b"U\x01a"))
     refused(tmp_path / "v", "something else than pairs")
 

@@ -141,7 +141,7 @@ print(ids.tolist(), engine.info.vocab.decode(ids).decode().strip())
 
 
 RAW, APART = "It's 5,000.\nThe cat!\n", "It 's 5 @,@ 000 .\nThe cat !\n"
-OF_RAW = ["<eos>", "It", "'s", "5", "@,@", "000", ".", "The", "cat", "!", "<unk>", *(f"w{i}" for i in range(18))]
+OF_RAW = ["<eos>", "It", "'s", "5", "@,@", "000", ".", "The", "cat", "!", "<unk>", '"', *(f"w{i}" for i in range(17))]
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +172,34 @@ def test_generated_words_are_joined_or_left_apart(run: Run, raw_reader: Path):
     assert joined["text"] == vocab.decode(joined["ids"], vocab.encode(b"It's 5,", ends=False).tolist()).decode()
     assert " '" not in joined["text"] and " !" not in joined["text"]
     assert run(*asked[:-1], "--prompt", "It's 5,").stdout == joined["text"]
+
+
+def test_the_whole_prompt_decides_how_a_word_is_joined(run: Run, raw_reader: Path):
+    """A quotation mark closes what the prompt opened."""
+    prompt, quote, hot = 'The "cat', OF_RAW.index('"'), 50.0  # so hot that any word may follow
+    engine = Engine.load(raw_reader)
+    ids = engine.info.vocab.encode(prompt.encode(), ends=False)
+
+    def first(seed: int) -> int:
+        return next(iter(engine.session().generate(ids, 1, temperature=hot, seed=seed)))
+
+    seed = next(seed for seed in range(1000) if first(seed) == quote)
+    asked = ("generate", raw_reader, "--max-new-tokens", 1, "--temperature", hot, "--seed", seed)
+    assert run(*asked, "--prompt", prompt).stdout == '"'
+    assert run(*asked, "--prompt", prompt, "--pretokenized").stdout != '"'
+
+
+def test_verify_reads_words_set_apart(run: Run, raw_reader: Path, tmp_path: Path):
+    assert run("export", raw_reader, "-o", tmp_path / "b", "--segment-lens", "4", "--no-cover").exit_code == 0
+    (tmp_path / "raw").write_text(RAW * 3)
+    (tmp_path / "apart").write_text(APART * 3)
+    asked = ("verify", tmp_path / "b", "--segments", 7, "--json")
+    raw = json.loads(run(*asked, "--text", tmp_path / "raw").stdout)
+    apart = json.loads(run(*asked, "--text", tmp_path / "apart", "--pretokenized").stdout)
+    assert raw["passed"] and apart["notes"] == raw["notes"] == []
+    assert raw["segments"] == apart["segments"] and len(raw["segments"]) == 7
+    wrong = json.loads(run(*asked, "--text", tmp_path / "apart").stdout)
+    assert any("--pretokenized" in note for note in wrong["notes"])
 
 
 def test_verify_says_how_a_text_was_read(run: Run, wordy: Path, tmp_path: Path):

@@ -94,9 +94,8 @@ class Machine:
         """What `convert` makes of the next bytes; something that stands for them where they are too many to keep."""
         if count <= MOST_BYTES:
             return convert(self.take(count))
-        # A seek goes beyond the end of a file too, but not beyond what a file may be.
-        self.file.seek(min(count, _MOST_FILE) - 1, os.SEEK_CUR)
-        self.take(1)
+        # Beyond the end of a file nothing more is read; beyond what a file may be, seeking fails.
+        self.file.seek(min(count, _MOST_FILE), os.SEEK_CUR)
         return Plain(f"{count:,} bytes that were passed over")
 
     def number(self, count: int) -> int:
