@@ -87,9 +87,9 @@ def _once(pairs: Iterable[tuple[str, Any]], param: click.Parameter | None, ctx: 
     return found
 
 
-def joined(ctx: click.Context, param: click.Parameter, values: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """A callback: what a repeated option of NAME=VALUE lists says together."""
-    return _once([pair for value in values for pair in value.items()], param, ctx)
+def joined(ctx: click.Context, param: click.Parameter, values: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """A callback: what a repeated option of NAME=VALUE lists says together; None where it is not given."""
+    return _once([pair for value in values for pair in value.items()], param, ctx) or None
 
 
 def paired(ctx: click.Context, param: click.Parameter, values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
