@@ -27,6 +27,13 @@ EXAMPLES = examples(
 @click.command(epilog=EXAMPLES)
 @click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
 @click.option("--checkpoint", metavar="CKPT", type=click.Path(path_type=Path), help="The judge; the bundle's own else.")
+@click.option(
+    "--adapter",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Its adapter; the recorded one else.",
+)
 @click.option("--text", "text_file", type=click.Path(path_type=Path), help="Text to run; - for stdin.")
 @click.option("--ids", "ids_file", type=click.Path(path_type=Path), help="Token ids, [n] or [B, n], as .npy.")
 @click.option("--random", "seed", type=int, metavar="SEED", help="Random tokens.")
@@ -42,6 +49,7 @@ def command(
     text_file: Path | None,
     ids_file: Path | None,
     seed: int | None,
+    adapter: tuple[Path, ...],
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -60,6 +68,7 @@ def command(
             text=text,
             ids=ids,
             random=seed,
+            adapter=adapter or None,
             progress=lambda done, total: report("comparing segments", done, total),
             **options,
         )

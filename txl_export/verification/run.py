@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ def verify(
     backend: str | None = None,
     progress: Progress | None = None,
     bisect: bool = False,
+    adapter: str | Path | Sequence[str | Path] | None = None,
 ) -> Report:
     """Compare a bundle with the trained model over many segments, the memory fed back in both.
 
@@ -56,6 +57,8 @@ def verify(
         backend: what runs the bundle; None for the fastest here.
         progress: called with (segments done, segments in all).
         bisect: find where accuracy is lost when something is out of tolerance: `report.bisect`.
+        adapter: the adapters of the checkpoint, where the bundle was exported with some; None for those that the
+            manifest names.
 
     Returns:
         The report; `report.passed` says whether all is within tolerance.
@@ -66,7 +69,7 @@ def verify(
     """
     opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     _check_numbers(opened.manifest, segments, batch_size, random)
-    judge, notes = judge_of(opened, checkpoint)
+    judge, notes = judge_of(opened, checkpoint, adapter)
     opened = dataclasses.replace(opened, judge=judge)
     engine = Engine.load(opened, backend, segment_len=segment_len)
     notes = (*notes, *engine.model.notes)
