@@ -96,10 +96,20 @@ def _check_complete(contents: Contents, settings: Settings, known: Iterable[str]
     for name in settings.modules_to_save:
         if not any(f".{name}." in f".{tensor}." for tensor in contents.whole):
             raise CheckpointError(f"{file} lacks {shown(name)}, which modules_to_save name: the file is incomplete")
-    if settings.bias == "all" and not any("bias" in tensor for tensor in contents.whole):
+    lost = _lost_biases(contents, settings, known)
+    if lost:
         raise CheckpointError(
-            f"{file} lacks the biases that bias {settings.bias!r} says were trained: it is incomplete"
+            f"{file} lacks {lost[0]}, which was trained by bias {settings.bias!r} of {CONFIG_FILE}: some versions of PEFT "
+            "do not save it; save it by hand, or set bias to none to go without"
         )
+
+
+def _lost_biases(contents: Contents, settings: Settings, known: Iterable[str]) -> list[str]:
+    """Biases that the configuration says were trained and that are not there; one of them is enough for "all"."""
+    if settings.bias == "lora_only":
+        return [b for b in (f"{m}.bias" for m in sorted(contents.modules)) if b in known and b not in contents.whole]
+    there = settings.bias == "none" or any("bias" in name for name in contents.whole)
+    return [] if there else ["biases"]
 
 
 def _check_clusters(contents: Contents, checkpoint: Checkpoint, file: Path) -> None:
