@@ -99,8 +99,8 @@ def _check_complete(contents: Contents, settings: Settings, known: Iterable[str]
     lost = _lost_biases(contents, settings, known)
     if lost:
         raise CheckpointError(
-            f"{file} lacks {lost[0]}, which was trained by bias {settings.bias!r} of {CONFIG_FILE}: some versions of PEFT "
-            "do not save it; save it by hand, or set bias to none to go without"
+            f"{file} lacks {lost[0]}, which bias {settings.bias!r} in {CONFIG_FILE} says was trained: some versions of PEFT "
+            "do not save it; add it to the file, or set bias to none to go without"
         )
 
 
