@@ -99,8 +99,8 @@ def _check_complete(contents: Contents, settings: Settings, known: Iterable[str]
     lost = _lost_biases(contents, settings, known)
     if lost:
         raise CheckpointError(
-            f"{file} lacks {lost[0]}, which bias {settings.bias!r} in {CONFIG_FILE} says was trained: some versions of PEFT "
-            "do not save it; add it to the file, or set bias to none to go without"
+            f"{file} lacks {lost[0]}, which bias {settings.bias!r} in {CONFIG_FILE} says was trained: some versions of "
+            "PEFT do not save it; add it to the file, or set bias to none to go without"
         )
 
 
@@ -145,7 +145,7 @@ class _Reader:
             place = self.known.get(name)
             if place is None:
                 raise CheckpointError(f"{self.file} holds {shown(name)}, which this model lacks: {self._advice()}")
-            self._check_shape(name, tensor, place.shape)
+            self._check_shape(name, tensor, place.shape, ": the adapter was trained on another model")
         chosen = ((place, contents.whole[name]) for name, place in self.known.items() if name in contents.whole)
         return {site: np.ascontiguousarray(tensor[rows]) for place, tensor in chosen for site, rows in place.parts}
 
@@ -184,7 +184,8 @@ class _Reader:
         expected: dict[str, tuple[int, ...]] = dict(zip(roles, shapes, strict=True))
         expected |= {"lora_magnitude_vector": (columns if embeds else rows,), "lora_B.bias": (rows,)}
         for role, tensor in tensors.items():
-            self._check_shape(f"{module}.{role}", tensor, expected[role], f" for rank {r}")
+            advice = f" for rank {r}: it is of another model, or {CONFIG_FILE} is of another adapter"
+            self._check_shape(f"{module}.{role}", tensor, expected[role], advice)
         a, b = (tensors[role] for role in roles)
         magnitude, bias = tensors.get("lora_magnitude_vector"), tensors.get("lora_B.bias")
         up, down = (a.T, b.T) if embeds else (b, a)
@@ -202,12 +203,10 @@ class _Reader:
                     "the two are not of one adapter"
                 )
 
-    def _check_shape(self, name: str, tensor: np.ndarray, shape: tuple[int, ...], why: str = "") -> None:
+    def _check_shape(self, name: str, tensor: np.ndarray, shape: tuple[int, ...], advice: str) -> None:
         if tensor.shape != shape:
-            raise CheckpointError(
-                f"{self.file}: {shown(name)} is {list(tensor.shape)}, expected {list(shape)}{why}: "
-                "the adapter was trained on another model"
-            )
+            found = list(tensor.shape)
+            raise CheckpointError(f"{self.file}: {shown(name)} is {found}, expected {list(shape)}{advice}")
 
     def _check_without_effect(self, module: str, update: Update) -> None:
         """Upstream's softmax reads this matrix and never runs the module: unmerged, an adapter on it does nothing."""

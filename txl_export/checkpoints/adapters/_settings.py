@@ -61,9 +61,9 @@ class Settings:
         lora_bias: biases are trained with the matrices.
         bias: "none", "all" or "lora_only": the model's biases that the file holds.
         modules_to_save: modules that the file holds whole.
-        target_modules: ends of module names; None where an expression says them.
+        target_modules: ends of module names; None where an expression says them, or a pattern of layers.
         exclude_modules: likewise.
-        layers: indices of the adapted layers; None for all, or where another pattern says which.
+        layers: indices of the adapted layers; None for all.
     """
 
     rank: int
@@ -151,7 +151,8 @@ def _settings(value: Mapping[str, Any], path: Path, most_patterns: int) -> Setti
     get = _Fields(value, path)
     layers = value.get("layers_to_transform")
     layers = [layers] if _is_int(layers) else layers
-    known_layers = layers is not None and value.get("layers_pattern") in (None, "layers", ["layers"])
+    some = layers is not None
+    plain = not some or value.get("layers_pattern") in (None, "layers", ["layers"])
     return Settings(
         rank=get.one("r", _is_rank, "a whole number above 0"),
         alpha=get.one("lora_alpha", _is_number, "a number"),
@@ -163,9 +164,9 @@ def _settings(value: Mapping[str, Any], path: Path, most_patterns: int) -> Setti
         },
         bias=get.one("bias", lambda v: v in ("none", "all", "lora_only"), "none, all or lora_only", "none"),
         modules_to_save=get.names("modules_to_save") or (),
-        target_modules=get.names("target_modules"),
+        target_modules=get.names("target_modules") if plain else None,
         exclude_modules=get.names("exclude_modules") if value.get("exclude_modules") else (),
-        layers=get.whole(layers) if known_layers else None,
+        layers=get.whole(layers) if some else None,
     )
 
 
