@@ -240,6 +240,9 @@ GOOD = low_rank(PLAIN, module_names(PLAIN))
 A, B = f"{PREFIX}{QKV}.lora_A.weight", f"{PREFIX}{QKV}.lora_B.weight"
 
 
+WEIGHTS = "adapter_model.safetensors"
+
+
 def without(*names: str) -> dict[str, np.ndarray]:
     return {n: t for n, t in GOOD.items() if n not in names}
 
@@ -261,7 +264,7 @@ REFUSED_TENSORS = {
         ["dec_attn.layer_norm", "linear module"],
     ),
     "half a pair": (without(B), {}, [f"lacks lora_B of {QKV}"]),
-    "rank": (GOOD, {"r": 4}, ["is [3, 16]", "[4, 16]", "for rank 4"]),
+    "rank": (GOOD, {"r": 4}, ["is [3, 12]", "[4, 12] for rank 4", "adapter_config.json"]),
     "rank by pattern": (GOOD, {"rank_pattern": {"o_net": 5}}, ["o_net.lora_A is [3, 12], expected [5, 12]"]),
     "NaN": (GOOD | {A: nan(GOOD[A])}, {}, [A, "NaN"]),
     "integers": (GOOD | {A: GOOD[A].astype(np.int32)}, {}, [A, "int32"]),
@@ -363,7 +366,7 @@ def test_dora_with_biases_of_its_own(tmp_path):
 
 
 def test_rows_of_clusters_are_of_the_model_that_was_trained(tmp_path):
-    """Hugging Face's rows are in the other order than kimiyoung's, and only the names of the body tell whose they are."""
+    """Hugging Face's rows are in the other order than kimiyoung's; names of the body tell whose they are."""
     rows = {PREFIX + "crit.cluster_weight": np.ones((2, 16), np.float32)}
     theirs, authors = (low_rank(DIV, [f"{start}{QKV}"]) | rows for start in ("transformer.", ""))
     adapted(tmp_path, theirs, DIV, Dialect(cluster_order="forward"))
@@ -375,13 +378,13 @@ def test_rows_of_clusters_are_of_the_model_that_was_trained(tmp_path):
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (lambda f: (f / "adapter_model.safetensors").rename(f / "adapter_model.bin"), ["adapter_model.bin", "save_pretrained"]),
-        (lambda f: (f / "adapter_model.safetensors").unlink(), ["no adapter_model.safetensors"]),
+        (lambda f: (f / WEIGHTS).rename(f / "adapter_model.bin"), ["adapter_model.bin", "save_pretrained"]),
+        (lambda f: (f / WEIGHTS).unlink(), ["no adapter_model.safetensors"]),
         (lambda f: (f / "adapter_config.json").unlink(), ["no adapter_config.json", "PEFT"]),
         (lambda f: (f / "adapter_config.json").write_text("[]"), ["adapter_config.json holds list"]),
         (lambda f: (f / "adapter_config.json").write_text("{"), ["adapter_config.json", "JSON"]),
         (lambda f: (f / "adapter_config.json").write_text(" " * 5_000_000), ["5000000 bytes"]),
-        (lambda f: (f / "adapter_model.safetensors").write_bytes(b"junk"), ["adapter_model.safetensors", "readable"]),
+        (lambda f: (f / WEIGHTS).write_bytes(b"junk"), ["adapter_model.safetensors", "readable"]),
     ],
     ids=["bin", "no weights", "no config", "list", "cut", "huge config", "junk"],
 )  # fmt: skip
