@@ -15,14 +15,14 @@ from txl_export.errors import InputError, TxlError
 def judge_of(
     bundle: Bundle,
     given: str | Path | Checkpoint | None = None,
-    adapter: str | Path | Sequence[str | Path] | None = None,
+    adapter: str | Path | Sequence[str | Path] = (),
 ) -> tuple[Checkpoint, tuple[str, ...]]:
     """The checkpoint that a bundle is compared with, with the evaluation values it was exported with.
 
     Args:
         bundle: whose manifest says where the checkpoint was.
         given: another path or a loaded checkpoint; None for the bundle's `judge`, else the recorded one.
-        adapter: where the adapters are that a checkpoint of files lacks; None for the recorded ones.
+        adapter: where the adapters are that a checkpoint of files lacks; () for the recorded ones.
 
     Returns:
         the checkpoint, and what a reader of the comparison should know.
@@ -48,7 +48,7 @@ def judge_of(
     if isinstance(path, Checkpoint):
         judge = path
     else:  # a copy in the bundle has its adapters merged
-        adapters = () if kept and adapter is None else _adapters(bundle, adapter)
+        adapters = adapter if kept or adapter else _recorded_adapters(bundle)
         judge = load_checkpoint(path, origin, overrides, adapter=adapters)
     ours, theirs = bundle.manifest.config.to_dict(), judge.config.to_dict()
     # The memory length is the bundle's; dropout plays no part in evaluation.
@@ -62,10 +62,8 @@ def judge_of(
     return judge, _changed_note(judge, recorded) + _changed_adapters(judge, recorded)
 
 
-def _adapters(bundle: Bundle, given: str | Path | Sequence[str | Path] | None) -> str | Path | Sequence[str | Path]:
-    """The adapters that were given, else those that the manifest names, which must be there."""
-    if given is not None:
-        return given
+def _recorded_adapters(bundle: Bundle) -> tuple[Path, ...]:
+    """The adapters that the manifest names; raises InputError where one is not there."""
     for folder, recorded in zip(bundle.judge_adapters, bundle.manifest.judge.get("adapters", ()), strict=True):
         if not folder.exists():
             raise InputError(

@@ -173,7 +173,8 @@ def moved(bundle: txl.Bundle, folder: Path, case: Case) -> tuple[txl.Bundle, Pat
 
 def test_the_judge_is_base_and_adapter(tmp_path, cases, bundles):
     case, bundle = cases("kimiyoung"), bundles("kimiyoung", "kv")
-    assert txl.verify(bundle, random=0, segments=12, segment_len=8).passed
+    report = txl.verify(bundle, random=0, segments=12, segment_len=8)
+    assert report.passed and report.checkpoint == f"{case.base.resolve()} with {case.adapter.resolve()}"
     judge, notes = judge_of(bundle)
     assert [a.path for a in judge.adapters] == [case.adapter.resolve()] and notes == ()
     # Named again, or taken from elsewhere: the same model.

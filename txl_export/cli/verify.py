@@ -49,7 +49,6 @@ def command(
     text_file: Path | None,
     ids_file: Path | None,
     seed: int | None,
-    adapter: tuple[Path, ...],
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -68,7 +67,6 @@ def command(
             text=text,
             ids=ids,
             random=seed,
-            adapter=adapter or None,
             progress=lambda done, total: report("comparing segments", done, total),
             **options,
         )

@@ -40,7 +40,7 @@ def verify(
     backend: str | None = None,
     progress: Progress | None = None,
     bisect: bool = False,
-    adapter: str | Path | Sequence[str | Path] | None = None,
+    adapter: str | Path | Sequence[str | Path] = (),
 ) -> Report:
     """Compare a bundle with the trained model over many segments, the memory fed back in both.
 
@@ -57,7 +57,7 @@ def verify(
         backend: what runs the bundle; None for the fastest here.
         progress: called with (segments done, segments in all).
         bisect: find where accuracy is lost when something is out of tolerance: `report.bisect`.
-        adapter: the adapters of the checkpoint, where the bundle was exported with some; None for those that the
+        adapter: the adapters of the checkpoint, where the bundle was exported with some; () for those that the
             manifest names.
 
     Returns:
@@ -82,7 +82,7 @@ def verify(
     settled = engine.info.config.n_layer * engine.info.mem_len
     report = Report(
         bundle=str(opened.path),
-        checkpoint=str(judge.path or "checkpoint in memory"),
+        checkpoint=" with ".join(map(str, (judge.path or "checkpoint in memory", *(a.path for a in judge.adapters)))),
         backend=engine.backend,
         layout=engine.info.layout,
         precision=opened.manifest.precision,
