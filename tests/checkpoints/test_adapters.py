@@ -343,6 +343,7 @@ REFUSED_SETTINGS = {
     "patterns": ({"alpha_pattern": {"qkv_net": "5"}}, ["alpha_pattern"]),
     "no expression": ({"alpha_pattern": {"qkv_net(": 5}}, ["alpha_pattern qkv_net("]),
     "an expression without end": ({"alpha_pattern": {"(.+)+x": 5}}, ["alpha_pattern", "simple"]),
+    "one that counts on": ({"alpha_pattern": {".?" * 60 + "x": 5}}, ["alpha_pattern", "simple"]),
     "another": ({"rank_pattern": {"(a|a)(a|a)(a|a)": 5}}, ["rank_pattern", "simple"]),
     "many": ({"rank_pattern": {f"layers.{i}": 3 for i in range(9999)}}, ["rank_pattern", "up to"]),
     "bias": ({"bias": "some"}, ["bias some", "lora_only"]),

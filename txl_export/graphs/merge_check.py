@@ -59,8 +59,10 @@ def check_merge(checkpoint: Checkpoint, merged: TransformerXL, mem_len: int) -> 
 
 
 def _tokens(checkpoint: Checkpoint) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(checkpoint.config.vocab_size, (1, _SEGMENTS * _LENGTH), generator=generator)
+    """Random tokens [1, n], of every cluster: each has tables of its own."""
+    generator, ends = torch.Generator().manual_seed(0), checkpoint.config.cluster_ends
+    spans = [ends[i % (len(ends) - 1) :][:2] for i in range(_SEGMENTS * _LENGTH)]
+    return torch.stack([torch.randint(*span, (1,), generator=generator) for span in spans], dim=1)
 
 
 def _unmerged_log_probs(base: Checkpoint, folders: list[Path], ids: Tensor, M: int) -> Tensor:

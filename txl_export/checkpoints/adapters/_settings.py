@@ -5,6 +5,7 @@ Source of names and rules: peft 0.11.1 to 0.21.2, `tuners/lora/config.py` and `t
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +21,7 @@ from txl_export.files import read_json
 _MOST_BYTES = 4_000_000
 # A pattern beyond these may take for ever; what PEFT's users write is a name or a simple expression.
 _MOST_PATTERN = 200
-_INVOLVED = re.compile(r"\(\?|\\\d|\)[*+{?]|(\(.*){2}|([*+{].*){3}", re.DOTALL)
+_INVOLVED = re.compile(r"\(\?|\\\d|\)[*+?{]|(\(.*){2}|([*+?{].*){3}", re.DOTALL)
 
 # Fields that leave the merged numbers alone, or that are read below.
 _KNOWN = {
@@ -213,12 +214,17 @@ class _Fields:
 
 def _fits(pattern: str, module: str) -> bool:
     """PEFT's rule for keys of `rank_pattern` and `alpha_pattern`: an expression for the end of a module's name."""
-    return re.match(rf"(.*\.)?({pattern})$", module) is not None
+    return _compiled(pattern).match(module) is not None
+
+
+@functools.lru_cache(maxsize=4096)  # `re` keeps fewer than a large model may have
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"(.*\.)?({pattern})$")
 
 
 def _compiles(pattern: str) -> bool:
     try:
-        re.compile(rf"(.*\.)?({pattern})$")
+        _compiled(pattern)
     except (re.error, OverflowError, RecursionError):
         return False
     return True
