@@ -62,7 +62,7 @@ def _tokens(checkpoint: Checkpoint) -> Tensor:
     """Random tokens [1, n], of every cluster: each has tables of its own."""
     generator, ends = torch.Generator().manual_seed(0), checkpoint.config.cluster_ends
     spans = [ends[i % (len(ends) - 1) :][:2] for i in range(_SEGMENTS * _LENGTH)]
-    return torch.stack([torch.randint(*span, (1,), generator=generator) for span in spans], dim=1)
+    return torch.stack([torch.randint(low, high, (1,), generator=generator) for low, high in spans], dim=1)
 
 
 def _unmerged_log_probs(base: Checkpoint, folders: list[Path], ids: Tensor, M: int) -> Tensor:
