@@ -45,12 +45,14 @@ class Adapter:
 
 def check_recorded(value: Any) -> None:
     """Raise ValueError, TypeError or KeyError for what is no list of adapters as `Adapter.to_dict` gives them."""
-    texts, lists = ("path", "kind", "sha256", "config_sha256"), ("ranks", "alphas", "modules", "replaced")
+    lists: dict[str, Any] = {"ranks": int, "alphas": int | float, "modules": str, "replaced": str}
     for adapter in value:
-        if not all(isinstance(adapter[name], str) for name in texts) or "\0" in adapter["path"]:
+        texts = [adapter[name] for name in ("path", "kind", "sha256", "config_sha256")]
+        if not all(isinstance(text, str) for text in texts) or "\0" in adapter["path"]:
             raise ValueError("adapters hold one without path and hashes")
-        if not all(isinstance(adapter[name], list) for name in lists):
-            raise ValueError("adapters hold one without its modules")
+        for name, kind in lists.items():
+            if not isinstance(adapter[name], list) or not all(isinstance(v, kind) for v in adapter[name]):
+                raise ValueError(f"adapters hold one with other {name}")
 
 
 def described(adapter: Mapping[str, Any]) -> str:
