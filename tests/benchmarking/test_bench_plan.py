@@ -169,14 +169,8 @@ def test_the_judges_adapters_are_merged(hollow_bundle, checkpoint, tmp_path):
     native.save(path / "checkpoint", base)  # a copy in the bundle would have it merged
     assert Target.open(path).source.adapters == ()
     hollow = path / "manifest.json"
-    for damaged in (
-        5,
-        [5],
-        [{}],
-        [adapter | {"path": 5}],
-        [adapter | {"modules": "all"}],
-        [adapter | {"ranks": ["8"]}],
-    ):
+    changes = ({"path": 5}, {"path": "a\0"}, {"modules": "all"}, {"ranks": ["8"]}, {"replaced": [None]})
+    for damaged in (5, [5], [{}], *([adapter | change] for change in changes)):
         with pytest.raises(BundleError, match="damaged"):
             Manifest.from_dict(json.loads(hollow.read_text()) | {"judge": judge | {"adapters": damaged}}, hollow)
 
