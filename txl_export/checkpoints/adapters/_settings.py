@@ -5,7 +5,6 @@ Source of names and rules: peft 0.11.1 to 0.21.2, `tuners/lora/config.py` and `t
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -13,15 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from txl_export.checkpoints.adapters._patterns import fits, is_simple
 from txl_export.checkpoints.adapters._record import CONFIG_FILE
 from txl_export.checkpoints.pickles import shown
 from txl_export.errors import CheckpointError
 from txl_export.files import read_json
 
 _MOST_BYTES = 4_000_000
-# A pattern beyond these may take for ever; what PEFT's users write is a name or a simple expression.
-_MOST_PATTERN = 200
-_INVOLVED = re.compile(r"\(\?|\\\d|\)[*+?{]|(\(.*){2}|([*+?{].*){3}", re.DOTALL)
 
 # Fields that leave the merged numbers alone, or that are read below.
 _KNOWN = {
@@ -82,11 +79,11 @@ class Settings:
 
     def rank_of(self, module: str) -> int:
         """The rank of a module, by the first pattern that fits."""
-        return next((r for key, r in self.rank_pattern.items() if _fits(key, module)), self.rank)
+        return next((r for key, r in self.rank_pattern.items() if fits(key, module)), self.rank)
 
     def alpha_of(self, module: str) -> float:
         """Likewise its alpha."""
-        return next((a for key, a in self.alpha_pattern.items() if _fits(key, module)), self.alpha)
+        return next((a for key, a in self.alpha_pattern.items() if fits(key, module)), self.alpha)
 
     def scale(self, module: str) -> float:
         """What the product of its matrices is multiplied by."""
@@ -178,19 +175,19 @@ class _Fields:
     value: Mapping[str, Any]
     path: Path
 
-    def one(self, name: str, fits: Callable[[Any], bool], expected: str, default: Any = None) -> Any:
+    def one(self, name: str, holds: Callable[[Any], bool], expected: str, default: Any = None) -> Any:
         found = self.value.get(name)
         found = default if found is None else found
-        if not fits(found):
+        if not holds(found):
             self._refuse(name, found, expected)
         return found
 
-    def patterns(self, name: str, fits: Callable[[Any], bool], most: int) -> dict[str, Any]:
+    def patterns(self, name: str, holds: Callable[[Any], bool], most: int) -> dict[str, Any]:
         found = self.value.get(name) or {}
-        if not isinstance(found, dict) or len(found) > most or not all(map(fits, found.values())):
+        if not isinstance(found, dict) or len(found) > most or not all(map(holds, found.values())):
             self._refuse(name, found, f"up to {most} names of modules with numbers")
         for key in found:
-            if len(key) > _MOST_PATTERN or _INVOLVED.search(key) or not _compiles(key):
+            if not is_simple(key):
                 self._refuse(name, key, "the name of a module or a simple expression")
         return dict(found)
 
@@ -210,24 +207,6 @@ class _Fields:
 
     def _refuse(self, name: str, found: object, expected: str) -> None:
         raise CheckpointError(f"{self.path} has {name} {shown(str(found))}, expected {expected}")
-
-
-def _fits(pattern: str, module: str) -> bool:
-    """PEFT's rule for keys of `rank_pattern` and `alpha_pattern`: an expression for the end of a module's name."""
-    return _compiled(pattern).match(module) is not None
-
-
-@functools.lru_cache(maxsize=4096)  # `re` keeps fewer than a large model may have
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(rf"(.*\.)?({pattern})$")
-
-
-def _compiles(pattern: str) -> bool:
-    try:
-        _compiled(pattern)
-    except (re.error, OverflowError, RecursionError):
-        return False
-    return True
 
 
 def _ends(module: str, names: Iterable[str]) -> bool:
