@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from txl_export.checkpoints.adapters import check_recorded
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.config import MOST, Dialect, ModelConfig
 from txl_export.engines import EngineSpec, check_engines
@@ -68,7 +69,8 @@ class Manifest:
         max_batch: most streams that a graph takes.
         graphs: one per segment length and head; the first head is the default.
         files: size and SHA-256 of every file.
-        judge: where the checkpoint was: {"path", "origin", "overrides", "sha256"}.
+        judge: where the checkpoint was: {"path", "origin", "overrides", "sha256"}; "adapters" where some were merged,
+            each as `Adapter.to_dict` gives it.
         versions: package versions that made it.
         engines: what was built from the graphs.
         vocabulary: as in a native checkpoint, or None; its words are in a file of their own.
@@ -231,6 +233,7 @@ class Manifest:
         path, overrides = self.judge.get("path", ""), self.judge.get("overrides", {})
         if not isinstance(path, str) or "\0" in path or not isinstance(overrides, Mapping):
             raise ValueError("judge is no path with overrides")
+        check_recorded(self.judge.get("adapters", ()))
 
     @classmethod
     def _parse(cls, value: dict[str, Any]) -> Manifest:
@@ -343,10 +346,16 @@ class Bundle:
         if (self.path / CHECKPOINT).is_dir():
             return self.path / CHECKPOINT
         recorded = self.manifest.judge.get("path")
-        if not isinstance(recorded, str):
-            return None
-        found = (self.path / recorded).resolve() if not Path(recorded).is_absolute() else Path(recorded)
-        return found if found.exists() else None
+        found = self._recorded(recorded) if isinstance(recorded, str) else None
+        return found if found and found.exists() else None
+
+    @property
+    def judge_adapters(self) -> tuple[Path, ...]:
+        """Where the adapters were that are in the weights, there or not; a checkpoint in the bundle has them merged."""
+        return tuple(self._recorded(a["path"]) for a in self.manifest.judge.get("adapters", ()))
+
+    def _recorded(self, path: str) -> Path:
+        return Path(path) if Path(path).is_absolute() else (self.path / path).resolve()
 
 
 def file_entry(path: Path) -> dict[str, Any]:

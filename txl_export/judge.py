@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,23 @@ from txl_export.config import OVERRIDABLE_CONFIG
 from txl_export.errors import InputError, TxlError
 
 
-def judge_of(bundle: Bundle, given: str | Path | Checkpoint | None = None) -> tuple[Checkpoint, tuple[str, ...]]:
+def judge_of(
+    bundle: Bundle,
+    given: str | Path | Checkpoint | None = None,
+    adapter: str | Path | Sequence[str | Path] = (),
+) -> tuple[Checkpoint, tuple[str, ...]]:
     """The checkpoint that a bundle is compared with, with the evaluation values it was exported with.
 
     Args:
         bundle: whose manifest says where the checkpoint was.
         given: another path or a loaded checkpoint; None for the bundle's `judge`, else the recorded one.
+        adapter: where the adapters are that a checkpoint of files lacks; () for the recorded ones.
 
     Returns:
         the checkpoint, and what a reader of the comparison should know.
 
     Raises:
-        InputError: it is not there, or the bundle was not exported from it.
+        InputError: it or an adapter is not there, or the bundle was not exported from it.
         CheckpointError: it cannot be read.
     """
     if bundle.judge is not None and given is None:
@@ -37,8 +43,13 @@ def judge_of(bundle: Bundle, given: str | Path | Checkpoint | None = None) -> tu
         )
     overrides: dict[str, Any] = dict(recorded.get("overrides", {}))
     # The recorded origin belongs to the recorded path: a copy in the bundle is native, another file is looked at.
-    origin = recorded.get("origin") if given is None and path != bundle.path / CHECKPOINT else None
-    judge = path if isinstance(path, Checkpoint) else load_checkpoint(path, origin, overrides)
+    kept = path == bundle.path / CHECKPOINT
+    origin = recorded.get("origin") if given is None and not kept else None
+    if isinstance(path, Checkpoint):
+        judge = path
+    else:  # a copy in the bundle has its adapters merged
+        adapters = adapter if kept or adapter else _recorded_adapters(bundle)
+        judge = load_checkpoint(path, origin, overrides, adapter=adapters)
     ours, theirs = bundle.manifest.config.to_dict(), judge.config.to_dict()
     # The memory length is the bundle's; dropout plays no part in evaluation.
     odd = [k for k in ours if ours[k] != theirs[k] and k not in ("mem_len", "dropout", "dropatt")]
@@ -48,7 +59,25 @@ def judge_of(bundle: Bundle, given: str | Path | Checkpoint | None = None) -> tu
             f"{judge.path} has {odd[0]} {theirs[odd[0]]!r}, the bundle was {kind} {ours[odd[0]]!r}: "
             "give the checkpoint that it was exported from"
         )
-    return judge, _changed_note(judge, recorded)
+    return judge, _changed_note(judge, recorded) + _changed_adapters(judge, recorded)
+
+
+def _recorded_adapters(bundle: Bundle) -> tuple[Path, ...]:
+    """The adapters that the manifest names; raises InputError where one is not there."""
+    for folder, recorded in zip(bundle.judge_adapters, bundle.manifest.judge.get("adapters", ()), strict=True):
+        if not folder.exists():
+            raise InputError(
+                f"the adapter of {bundle.path} is not at {recorded['path']!r}: say where it is with verify's "
+                "--adapter, or export with --keep-checkpoint"
+            )
+    return bundle.judge_adapters
+
+
+def _changed_adapters(judge: Checkpoint, recorded: Mapping[str, Any]) -> tuple[str, ...]:
+    hashes = ("sha256", "config_sha256")
+    pairs = zip(judge.adapters, recorded.get("adapters", ()), strict=False)
+    changed = [now.path for now, then in pairs if any(getattr(now, h) != then[h] for h in hashes)]
+    return tuple(f"the adapter {path} has changed since the export" for path in changed)
 
 
 def _changed_note(judge: Checkpoint, recorded: Any) -> tuple[str, ...]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
+import numpy as np
 import pytest
 
+from tests.checkpoints.peft_adapters import low_rank, module_names, save_adapter
 from tests.helpers import random_checkpoint, tiny_config
-from txl_export.benchmarking import bench, machine
+from txl_export.benchmarking import bench, machine, worker
 from txl_export.benchmarking.plan import Request, plan
 from txl_export.benchmarking.target import Target
-from txl_export.checkpoints import native
+from txl_export.bundle import Manifest
+from txl_export.checkpoints import load_checkpoint, native
 from txl_export.config import Dialect
 from txl_export.errors import (
     BundleError,
@@ -148,6 +152,27 @@ def test_the_judges_overrides_are_applied(hollow_bundle):
     path = hollow_bundle(judge={"path": "../checkpoint", "origin": "native", "overrides": {"clamp_len": 3}})
     with pytest.raises(BundleError, match="clamp_len 3"):  # the hollow bundle itself says -1
         Target.open(path).checkpoint()
+
+
+def test_the_judges_adapters_are_merged(hollow_bundle, checkpoint, tmp_path):
+    base = load_checkpoint(checkpoint)
+    folder = save_adapter(tmp_path / "adapter", low_rank(base.config, module_names(base.config)))
+    adapter = load_checkpoint(checkpoint, adapter=folder).adapters[0].to_dict()
+    judge = {"path": "../checkpoint", "origin": "native", "overrides": {}, "adapters": [adapter]}
+    path = hollow_bundle(judge=judge)
+    target = Target.open(path)
+    assert target.source.adapters == (folder,)
+    found = target.checkpoint().weights["layers.0.attention.W_q"]
+    assert not np.array_equal(found, base.weights["layers.0.attention.W_q"])
+    spec = {"source": str(checkpoint), "origin": None, "overrides": {}, "adapters": [str(folder)]}
+    assert np.array_equal(worker._open(spec).weights["layers.0.attention.W_q"], found)
+    native.save(path / "checkpoint", base)  # a copy in the bundle would have it merged
+    assert Target.open(path).source.adapters == ()
+    hollow = path / "manifest.json"
+    changes = ({"path": 5}, {"path": "a\0"}, {"modules": "all"}, {"ranks": ["8"]}, {"replaced": [None]})
+    for damaged in (5, [5], [{}], *([adapter | change] for change in changes)):
+        with pytest.raises(BundleError, match="damaged"):
+            Manifest.from_dict(json.loads(hollow.read_text()) | {"judge": judge | {"adapters": damaged}}, hollow)
 
 
 def test_a_kept_checkpoint_is_native_whatever_its_origin(hollow_bundle, checkpoint):

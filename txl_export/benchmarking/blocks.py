@@ -71,6 +71,7 @@ class Blocks:
             "source": str(source.path.absolute()),
             "origin": source.origin,
             "overrides": source.overrides,
+            "adapters": [str(a.absolute()) for a in source.adapters],
             **{n: getattr(cell, n) for n in ("backend", "mem_len", "segment_len", "batch_size", "threads", "head")},
         }
         config = block.target.config

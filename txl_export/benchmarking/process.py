@@ -34,6 +34,7 @@ class Source:
     path: Path
     origin: str | None = None
     overrides: dict[str, Any] = field(default_factory=dict)
+    adapters: tuple[Path, ...] = ()
 
 
 class Cost(NamedTuple):

@@ -126,7 +126,8 @@ class Target:
                 f"--mem-lens {self.mem_len})"
             )
         kept = path == self.bundle.path / CHECKPOINT  # a copy, native whatever its origin was
-        return Source(path, None if kept else recorded.get("origin"), dict(recorded.get("overrides", {})))
+        adapters = () if kept else self.bundle.judge_adapters
+        return Source(path, None if kept else recorded.get("origin"), dict(recorded.get("overrides", {})), adapters)
 
     def checkpoint(self) -> Checkpoint:
         """Load that checkpoint.
@@ -136,7 +137,7 @@ class Target:
             CheckpointError: it cannot be read.
         """
         source = self.source
-        found = load_checkpoint(source.path, source.origin, source.overrides)
+        found = load_checkpoint(source.path, source.origin, source.overrides, adapter=source.adapters)
         theirs, ours = found.config.to_dict(), self.config.to_dict()
         odd = [k for k in ours if ours[k] != theirs[k] and k not in _FREE]
         if odd:

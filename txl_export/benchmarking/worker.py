@@ -68,7 +68,7 @@ def _open(spec: dict[str, Any]) -> Bundle | Checkpoint:
     path = Path(spec["source"])
     if (path / MANIFEST).is_file():
         return Bundle.open(path, check_files=False)  # whoever asks has just checked or written it
-    return load_checkpoint(path, spec["origin"], spec["overrides"])
+    return load_checkpoint(path, spec["origin"], spec["overrides"], adapter=spec.get("adapters", ()))
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from txl_export.checkpoints import huggingface, kimiyoung, native, nvidia, pickles, tensorflow
+from txl_export.checkpoints.adapters.applying import with_adapters
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.checkpoints.vocabularies import with_vocabulary
 from txl_export.config import ARCHITECTURE, apply_overrides
@@ -64,6 +65,7 @@ def load_checkpoint(
     origin: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     vocabulary: str | Path | None = None,
+    adapter: str | Path | Sequence[str | Path] | None = None,
 ) -> Checkpoint:
     """Load a trained Transformer-XL.
 
@@ -76,9 +78,11 @@ def load_checkpoint(
         vocabulary: a file to take the vocabulary from in place of the stored one: a pickled `Vocab` or corpus, a
             tokenizer's vocab.pkl or vocab.bin, or text with a word per line; "bytes" for bytes,
             "none" for none, where the stored one cannot be read.
+        adapter: a folder with a LoRA adapter as PEFT saves it (adapter_config.json, adapter_model.safetensors), or
+            several, which are merged into the weights in this order.
 
     Raises:
-        CheckpointError: unreadable, incomplete, misshaped or not finite; a vocabulary of another model.
+        CheckpointError: unreadable, incomplete, misshaped or not finite; a vocabulary or adapter of another model.
         ConfigError: a configuration or override that does not fit.
     """
     path = Path(path)
@@ -95,7 +99,14 @@ def load_checkpoint(
     config, dialect = apply_overrides(loaded.config, loaded.dialect, given)
     assumed = {k: v for k, v in loaded.assumed.items() if k not in given}
     notes = (*loaded.notes, *_assumptions(assumed))
-    return dataclasses.replace(loaded, config=config, dialect=dialect, overrides=given, assumed=assumed, notes=notes)
+    read = dataclasses.replace(loaded, config=config, dialect=dialect, overrides=given, assumed=assumed, notes=notes)
+    folders = _folders(adapter)
+    return with_adapters(read, folders) if folders else read
+
+
+def _folders(adapter: str | Path | Sequence[str | Path] | None) -> list[Path]:
+    listed = [adapter] if isinstance(adapter, str | Path) else adapter or ()
+    return [Path(folder) for folder in listed]
 
 
 def _assumptions(assumed: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from txl_export.checkpoints.adapters import Adapter
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import ConfigError
 from txl_export.vocabulary import Vocabulary
@@ -46,6 +47,7 @@ class Checkpoint:
         overrides: evaluation values that replaced stored ones.
         notes: what a reader should know of how it was read, a line each.
         assumed: evaluation values that no file holds, as they were set.
+        adapters: what was merged into the weights, in order.
     """
 
     config: ModelConfig
@@ -57,6 +59,7 @@ class Checkpoint:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)
+    adapters: tuple[Adapter, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the tensors against the config; raises CheckpointError."""

@@ -15,7 +15,7 @@ import numpy as np
 from txl_export.checkpoints.pickles import shown
 from txl_export.config import ModelConfig
 from txl_export.errors import CheckpointError
-from txl_export.weights import table_sizes
+from txl_export.weights import table_sizes, weight_shapes
 
 # What `qkv_net` holds, one below the other.
 _FUSED = ("W_q", "W_kE", "W_v")
@@ -85,15 +85,52 @@ def file_tensors(config: ModelConfig, weights: Mapping[str, np.ndarray], naming:
     tensors = {aliases[0]: weights[name] for name, aliases in _tensor_names(config, naming)}
     for n in range(config.n_layer):
         parts = [weights[f"layers.{n}.attention.{letter}"] for letter in _FUSED]
-        tensors[f"{naming.base}layers.{n}.dec_attn.qkv_net.weight"] = np.concatenate(parts)
+        tensors[_fused_name(naming, n)] = np.concatenate(parts)
     tensors[naming.base + "pos_emb.inv_freq"] = _frequencies(config).astype(np.float32)
     return {name: np.ascontiguousarray(w, dtype=np.float32) for name, w in tensors.items()}
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a file's tensor is in the model.
+
+    Attributes:
+        shape: its shape in the file.
+        parts: canonical names, each with the rows of the file's tensor that it is.
+    """
+
+    shape: tuple[int, ...]
+    parts: tuple[tuple[str, slice], ...]
+
+    @property
+    def first(self) -> str:
+        """The canonical name of its first part."""
+        return self.parts[0][0]
+
+
+def tensor_places(config: ModelConfig, naming: Naming) -> dict[str, Place]:
+    """Every name that a file may use for a trained tensor, with what it is in the model."""
+    shapes, whole = weight_shapes(config), slice(None)
+    places = {
+        alias: Place(shapes[name], ((name, whole),))
+        for name, aliases in _tensor_names(config, naming)
+        for alias in aliases
+    }
+    heads = config.n_head * config.d_head
+    for n in range(config.n_layer):
+        parts = ((f"layers.{n}.attention.{w}", slice(i * heads, (i + 1) * heads)) for i, w in enumerate(_FUSED))
+        places[_fused_name(naming, n)] = Place((len(_FUSED) * heads, config.d_model), tuple(parts))
+    return places
+
+
+def _fused_name(naming: Naming, n: int) -> str:
+    return f"{naming.base}layers.{n}.dec_attn.qkv_net.weight"
 
 
 def _split_qkv(
     config: ModelConfig, rest: dict[str, np.ndarray], source: Path, naming: Naming, n: int
 ) -> dict[str, np.ndarray]:
-    qkv = f"{naming.base}layers.{n}.dec_attn.qkv_net.weight"
+    qkv = _fused_name(naming, n)
     fused = rest.pop(qkv, None)
     if fused is None:
         raise CheckpointError(f"{source} lacks {qkv}: the file is incomplete or its config names another model")

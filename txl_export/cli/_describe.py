@@ -54,6 +54,7 @@ def _checkpoint(path: Path, reading: Reading, mem_lens: tuple[int, ...]) -> dict
         "notes": list(checkpoint.notes),
         "vocabulary": checkpoint.vocab.kind if checkpoint.vocab else None,
         "overrides": dict(checkpoint.overrides),
+        "adapters": [a.to_dict() for a in checkpoint.adapters],
         **_model(checkpoint.config, checkpoint.dialect, {*mem_lens, checkpoint.config.mem_len}),
         "export": planned_export(checkpoint.config, checkpoint.dialect),
     }
@@ -64,6 +65,8 @@ def _named(name: str, reading: Reading, mem_lens: tuple[int, ...]) -> dict[str, 
         raise InputError(f"{name} is no file, folder or configuration: configurations are {', '.join(config_names())}")
     if reading.origin:
         raise InputError(f"{name} is a configuration, which has no origin: leave out --origin")
+    if reading.adapters:
+        raise InputError(f"{name} is a configuration, which has no weights: leave out --adapter")
     config, dialect = apply_overrides(*named_config(name), reading.overrides)
     return {
         "kind": "configuration",
@@ -93,6 +96,7 @@ def _bundle(bundle: Bundle, mem_lens: tuple[int, ...]) -> dict[str, Any]:
             "recorded": m.judge.get("path"),
             "found": str(judge) if judge else None,
         },
+        "adapters": list(m.judge.get("adapters", ())),
         "versions": dict(m.versions),
         **_model(m.config, m.dialect, {*mem_lens, m.mem_len}),
     }

@@ -118,6 +118,7 @@ class Reading:
         initial_memory: see `Dialect`.
         others: any other overrides that `load_checkpoint` takes.
         vocabulary: file that the vocabulary is in, or "bytes"; None for the stored one.
+        adapters: folders of adapters to merge, in order.
     """
 
     origin: str | None
@@ -126,6 +127,7 @@ class Reading:
     initial_memory: str | None
     others: Mapping[str, Any] = field(default_factory=dict)
     vocabulary: str | None = None
+    adapters: tuple[Path, ...] = ()
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -137,7 +139,7 @@ class Reading:
         """Load a checkpoint; raises CheckpointError or ConfigError."""
         from txl_export.checkpoints import load_checkpoint
 
-        return load_checkpoint(path, self.origin, self.overrides, self.vocabulary)
+        return load_checkpoint(path, self.origin, self.overrides, self.vocabulary, self.adapters)
 
     def open(self, path: Path) -> Bundle | Checkpoint:
         """Open a bundle or load a checkpoint; raises InputError for values that a bundle cannot change."""
@@ -146,8 +148,8 @@ class Reading:
 
         if not is_bundle(path):
             return self.load(path)
-        if self.origin or self.overrides or self.vocabulary:
-            given = [name for name in ("origin", "vocabulary") if getattr(self, name)]
+        given = [name for name in ("origin", "vocabulary") if getattr(self, name)] + ["adapter"] * bool(self.adapters)
+        if given or self.overrides:
             names = given + list(self.overrides)
             flags = ", ".join(f"--set {n}" if n in self.others else "--" + n.replace("_", "-") for n in names)
             raise InputError(f"{path} is a bundle, {flags} cannot change its graphs: export again with {flags}")
@@ -162,7 +164,7 @@ def is_bundle(path: Path) -> bool:
 
 
 def checkpoint_options(function: F) -> F:
-    """Add --origin, the evaluation values and --set; the verb gets them as one `reading`."""
+    """Add --origin, the evaluation values, --set and --adapter; the verb gets them as one `reading`."""
 
     @click.option("--origin", help="Implementation the checkpoint comes from; detected when not given.")
     @click.option("--same-length/--no-same-length", default=None, help="Every query sees equally many keys.")
@@ -177,6 +179,14 @@ def checkpoint_options(function: F) -> F:
         help="Any other value that a file lacks, as pre_lnorm=true.",
     )
     @click.option("--vocabulary", metavar="FILE", help="Words by id: a Vocab pickle or a word per line; bytes, none.")
+    @click.option(
+        "--adapter",
+        "adapters",
+        metavar="DIR",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="LoRA adapter as PEFT saves it, merged into the weights; repeatable.",
+    )
     @functools.wraps(function)
     def wrapped(
         *args: Any,
@@ -186,9 +196,10 @@ def checkpoint_options(function: F) -> F:
         initial_memory: str | None,
         others: dict[str, Any],
         vocabulary: str | None,
+        adapters: tuple[Path, ...],
         **rest: Any,
     ) -> Any:
-        reading = Reading(origin, same_length, clamp_len, initial_memory, others, vocabulary)
+        reading = Reading(origin, same_length, clamp_len, initial_memory, others, vocabulary, adapters)
         return function(*args, reading=reading, **rest)
 
     return wrapped  # type: ignore[return-value]

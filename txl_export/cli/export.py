@@ -36,6 +36,7 @@ EXAMPLES = examples(
     "export models/stdlib-bytes -o engines/long --mem-len 1600 --segment-lens 1,16,1-64",
     "export models/stdlib-bytes -o engines/heads --head log_probs --head target,top_k@last --top-k 10",
     "export models/stdlib-bytes -o engines/half --precision fp16 --calibration README.md",
+    "export models/stdlib-bytes -o engines/tuned --adapter adapters/tuned",
     "export models/stdlib-bytes -o engines/even --same-length --clamp-len 400 --keep-checkpoint",
 )
 
@@ -104,9 +105,9 @@ def command(
 ) -> None:
     """Export a checkpoint as a bundle of ONNX graphs with the memory as inputs and outputs.
 
-    An existing bundle is replaced once the new one is complete, its engines are gone then. In fp16 and bf16
-    the residual stream, LayerNorm and softmax stay in fp32, and so does every product whose numbers are too
-    large for the type.
+    An existing bundle is replaced once the new one is complete, its engines are gone then. With --adapter, the
+    merged model is first compared with base and adapter run side by side. In fp16 and bf16 the residual stream,
+    LayerNorm and softmax stay in fp32, and so does every product whose numbers are too large for the type.
     """
     import txl_export
 

@@ -67,6 +67,7 @@ def _source_fields(found: dict[str, Any]) -> dict[str, object]:
         "origin": f"{found['origin']} ({found['reason']})" if "origin" in found else None,
         "vocabulary": found.get("vocabulary"),
         "overridden": _pairs(found["overrides"]) or None,
+        **_adapter_fields(found),
     }
 
 
@@ -82,8 +83,17 @@ def _bundle_fields(found: dict[str, Any]) -> dict[str, object]:
         "states": f"{len(found['states'])} tensors, {si(state_bytes, 'B')} per stream",
         "vocabulary": found["vocabulary"],
         "judge": where if judge["recorded"] or judge["found"] else "none recorded",
+        **_adapter_fields(found),
         "made with": ", ".join(f"{k} {v}" for k, v in found["versions"].items()),
     }
+
+
+def _adapter_fields(found: dict[str, Any]) -> dict[str, object]:
+    from txl_export.checkpoints.adapters import described
+
+    said = [f"{a['path']}: {described(a)}" for a in found.get("adapters", ())]
+    names = (f"adapter {i}" if len(said) > 1 else "adapter" for i in range(1, len(said) + 1))
+    return dict(zip(names, said, strict=False))
 
 
 def _model_fields(found: dict[str, Any]) -> dict[str, object]:

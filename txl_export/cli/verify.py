@@ -27,6 +27,13 @@ EXAMPLES = examples(
 @click.command(epilog=EXAMPLES)
 @click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
 @click.option("--checkpoint", metavar="CKPT", type=click.Path(path_type=Path), help="The judge; the bundle's own else.")
+@click.option(
+    "--adapter",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Its adapter; the recorded one else.",
+)
 @click.option("--text", "text_file", type=click.Path(path_type=Path), help="Text to run; - for stdin.")
 @click.option("--ids", "ids_file", type=click.Path(path_type=Path), help="Token ids, [n] or [B, n], as .npy.")
 @click.option("--random", "seed", type=int, metavar="SEED", help="Random tokens.")

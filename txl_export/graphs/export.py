@@ -32,6 +32,7 @@ from txl_export.files import read_json, replacing_folder, require_space, sha256,
 from txl_export.graphs.assembly import Assembler
 from txl_export.graphs.calibration import calibrate, calibration_tokens
 from txl_export.graphs.layouts import PROJECTIONS
+from txl_export.graphs.merge_check import check_merge
 from txl_export.graphs.model import SegmentGraph
 from txl_export.graphs.tracing import MAX_BATCH
 from txl_export.graphs.weight_store import WeightStore
@@ -66,7 +67,7 @@ def export(
     """Export a checkpoint as a bundle of ONNX graphs with the memory as inputs and outputs.
 
     Args:
-        checkpoint: a loaded checkpoint.
+        checkpoint: a loaded checkpoint; its adapters are in the weights, which is checked first.
         out_dir: the bundle's folder; an existing bundle is replaced once the new one is complete.
         mem_len: memory length M in tokens; None for the checkpoint's.
         segment_lens: a graph for each: a number of tokens, or a range such as "1-64".
@@ -91,6 +92,7 @@ def export(
         InputError: a length, head or number that cannot be had.
         ConfigError: a layout or evaluation values that do not fit.
         ExportError: the folder holds something else, or tracing specialised what must stay symbolic.
+        ToleranceError: adapters give other numbers merged than unmerged.
         EnvironmentMismatch: not enough disk space; nothing is left behind.
     """
     segments = _segments(checkpoint, segment_lens, cover)
@@ -106,6 +108,9 @@ def export(
     require_space(out, needed)
     model = TransformerXL.from_checkpoint(checkpoint)
     report = progress or (lambda *_: None)
+    if checkpoint.adapters:
+        report("comparing merged and unmerged adapters", 0, 1)
+        check_merge(checkpoint, model, manifest.mem_len)
     if tokens is not None:
         policy = calibrate(model, manifest, tokens, lambda i, n: report(f"calibrating {precision}", i, n))
         manifest = dataclasses.replace(manifest, policy=policy.overridden(asked, manifest.config.n_layer))
@@ -237,11 +242,14 @@ def _judge(checkpoint: Checkpoint, out: Path) -> dict[str, Any]:
     if checkpoint.path is None:
         return {}
     path = checkpoint.path.resolve()
+    where = [os.path.relpath(a.path.resolve(), out.resolve()) for a in checkpoint.adapters]
+    adapters = [a.to_dict() | {"path": p} for a, p in zip(checkpoint.adapters, where, strict=True)]
     return {
         "path": os.path.relpath(path, out.resolve()),
         "origin": checkpoint.origin,
         "overrides": dict(checkpoint.overrides),
         "sha256": weights_hash(path),
+        **({"adapters": adapters} if adapters else {}),
     }
 
 

@@ -35,6 +35,8 @@ def export_command(bundle: Bundle) -> str:
     for name, value in (m.judge.get("overrides") or {}).items():
         if name != "mem_len":  # said above
             words += _OVERRIDES[name](value) if name in _OVERRIDES else ["--set", f"{name}={json.dumps(value)}"]
+    if not kept:
+        words += [word for folder in bundle.judge_adapters for word in ("--adapter", folder)]
     return command(*words)
 
 

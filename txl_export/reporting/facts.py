@@ -8,6 +8,7 @@ from typing import Any
 
 from txl_export.benchmarking.table import Table
 from txl_export.bundle import Bundle
+from txl_export.checkpoints.adapters import described
 from txl_export.cli._describe import describe
 from txl_export.cli._options import Reading
 from txl_export.reporting.tables import Grid
@@ -70,6 +71,7 @@ def bundle_facts(bundle: Bundle, found: Mapping[str, Any]) -> Facts:
         "Origin": judge["origin"] or "not recorded",
         "Checkpoint": where,
         "SHA-256 of the weights": m.judge.get("sha256") or "not recorded",
+        **{f"Adapter {i}": f"{a['path']}: {described(a)}" for i, a in enumerate(found["adapters"], 1)},
         "Memory holds": f"{_MEMORY.get(m.layout, '')} (layout {m.layout})",
         "Memory length M": f"{m.mem_len} tokens",
         "Memory of a stream": f"{size(state)} in {len(found['states'])} tensors",

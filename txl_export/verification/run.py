@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ def verify(
     progress: Progress | None = None,
     bisect: bool = False,
     pretokenized: bool = False,
+    adapter: str | Path | Sequence[str | Path] = (),
 ) -> Report:
     """Compare a bundle with the trained model over many segments, the memory fed back in both.
 
@@ -59,6 +60,8 @@ def verify(
         progress: called with (segments done, segments in all).
         bisect: find where accuracy is lost when something is out of tolerance: `report.bisect`.
         pretokenized: the text's words are set apart by blanks already, whatever splits raw text for the bundle.
+        adapter: the adapters of the checkpoint, where the bundle was exported with some; () for those that the
+            manifest names.
 
     Returns:
         The report; `report.passed` says whether all is within tolerance.
@@ -69,7 +72,7 @@ def verify(
     """
     opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     _check_numbers(opened.manifest, segments, batch_size, random)
-    judge, notes = judge_of(opened, checkpoint)
+    judge, notes = judge_of(opened, checkpoint, adapter)
     opened = dataclasses.replace(opened, judge=judge)
     engine = Engine.load(opened, backend, segment_len=segment_len)
     notes = (*notes, *engine.model.notes)
@@ -84,7 +87,7 @@ def verify(
     settled = engine.info.config.n_layer * engine.info.mem_len
     report = Report(
         bundle=str(opened.path),
-        checkpoint=str(judge.path or "checkpoint in memory"),
+        checkpoint=" with ".join(map(str, (judge.path or "checkpoint in memory", *(a.path for a in judge.adapters)))),
         backend=engine.backend,
         layout=engine.info.layout,
         precision=opened.manifest.precision,
