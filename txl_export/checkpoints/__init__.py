@@ -12,6 +12,7 @@ from txl_export.checkpoints.base import Checkpoint
 from txl_export.checkpoints.vocabularies import with_vocabulary
 from txl_export.config import ARCHITECTURE, apply_overrides
 from txl_export.errors import CheckpointError
+from txl_export.named_configs import config_names
 
 __all__ = ["ORIGINS", "Checkpoint", "detect_origin", "load_checkpoint", "native"]
 
@@ -49,7 +50,7 @@ def detect_origin(path: Path) -> tuple[str, str]:
             if reason := origin.detect(path):  # before asking whether it exists: TensorFlow's names are of no file
                 return name, reason
     if not path.exists():
-        raise CheckpointError(f"{path} does not exist")
+        raise _absent(path)
     raise CheckpointError(
         f"{path} is no {' or '.join(ORIGINS)} checkpoint: give a folder with config.json and weights, or a .pt file"
     )
@@ -83,7 +84,7 @@ def load_checkpoint(
         if name not in ORIGINS:
             raise CheckpointError(f"origin {name!r} is unknown: use one of {', '.join(ORIGINS)}")
         if not path.exists() and not tensorflow.names_files(path):
-            raise CheckpointError(f"{path} does not exist")
+            raise _absent(path)
         loaded = ORIGINS[name].load(path, given)
     if vocabulary is not None:
         loaded = with_vocabulary(loaded, vocabulary)
@@ -91,6 +92,16 @@ def load_checkpoint(
     assumed = {k: v for k, v in loaded.assumed.items() if k not in given}
     notes = (*loaded.notes, *_assumptions(assumed))
     return dataclasses.replace(loaded, config=config, dialect=dialect, overrides=given, assumed=assumed, notes=notes)
+
+
+def _absent(path: Path) -> CheckpointError:
+    """The error for a path that leads nowhere; names of configurations look like paths."""
+    if str(path) in config_names():
+        return CheckpointError(
+            f"{path} is a configuration, which has no weights: give a checkpoint, or export random weights with "
+            "--random-weights SEED"
+        )
+    return CheckpointError(f"{path} does not exist")
 
 
 def _assumptions(assumed: Mapping[str, Any]) -> list[str]:

@@ -92,7 +92,7 @@ def _score(engine: Engine, ids: np.ndarray) -> dict[str, Any]:
         "backend": engine.backend,
         "mem_len": engine.info.mem_len,
         "segment_len": engine.info.segment_len,
-        "notes": reading_notes(vocab, ids) if vocab else [],
+        "notes": [*engine.info.notes, *(reading_notes(vocab, ids) if vocab else [])],
     }
 
 

@@ -230,16 +230,14 @@ def _write_manifest(manifest: Manifest, checkpoint: Checkpoint, work: Path, out:
 
 
 def _judge(checkpoint: Checkpoint, out: Path) -> dict[str, Any]:
-    """Where the checkpoint is, relative to the bundle, so that both can move together."""
-    if checkpoint.path is None:
-        return {}
-    path = checkpoint.path.resolve()
-    return {
-        "path": os.path.relpath(path, out.resolve()),
-        "origin": checkpoint.origin,
-        "overrides": dict(checkpoint.overrides),
-        "sha256": weights_hash(path),
-    }
+    """Where the checkpoint is, relative to the bundle, so that both can move together; or how it is drawn again."""
+    judge: dict[str, Any] = {"origin": checkpoint.origin, "overrides": dict(checkpoint.overrides)}
+    if checkpoint.random is not None:
+        judge["random"] = checkpoint.random.to_dict()
+    if checkpoint.path is not None:
+        path = checkpoint.path.resolve()
+        judge |= {"path": os.path.relpath(path, out.resolve()), "sha256": weights_hash(path)}
+    return judge if checkpoint.path or checkpoint.random else {}
 
 
 def weights_hash(path: Path) -> str:

@@ -69,7 +69,7 @@ def verify(
     judge, notes = judge_of(opened, checkpoint)
     opened = dataclasses.replace(opened, judge=judge)
     engine = Engine.load(opened, backend, segment_len=segment_len)
-    notes = (*notes, *engine.model.notes)
+    notes = tuple(dict.fromkeys((*notes, *engine.info.notes, *engine.model.notes)))
     cut, name = engine.info.segment_len, head or engine.info.heads[0]
     tokens = choose(text, ids, random, opened.vocab, engine.info.config.vocab_size, batch_size, segments * cut + 1)
     reference = Session(_reference_model(judge, opened.manifest), batch_size)
