@@ -121,7 +121,7 @@ segments of {SEGMENT_LEN} bytes of `{TEXT.__name__}.py`, a module that the model
 Calibrated on `{CALIBRATION.__name__}.py`. "Everywhere" is the naive way: residual stream, LayerNorm and softmax in half
 as well. This model is tame enough for it; `tests/graphs/test_half.py` has one that ends in NaN.
 
-{_table(NUMBERS, numbers)}
+{table(NUMBERS, numbers)}
 
 ## What engines take
 
@@ -130,11 +130,12 @@ is the shape's own ({lengths}). `enwik8-base` has the published architecture and
 weights. Weights are the bytes of all tensors in the bundle, position tables included; an engine adds kernels.
 Calibrated on random tokens, unlike the table above.
 
-{_table(ENGINES, engines)}
+{table(ENGINES, engines)}
 """
 
 
-def _table(columns: Row, rows: Iterable[Row]) -> str:
+def table(columns: Row, rows: Iterable[Row]) -> str:
+    """A table in Markdown."""
     lines = [columns, tuple("---" for _ in columns), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

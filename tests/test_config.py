@@ -111,13 +111,15 @@ def test_cluster_rows_are_a_permutation(n_tails):
 
 
 PUBLISHED = {
-    "wt103-base": 151e6,
-    "wt103-large": 285e6,
-    "nvidia-wt103-base": 192e6,
-    "enwik8-base": 41e6,
-    "enwik8-large": 277e6,
-    "text8-large": 277e6,
-    "lm1b-large": 0.84e9,
+    "kimiyoung/wt103-base": 151e6,
+    "kimiyoung/wt103-large": 285e6,
+    "kimiyoung/enwik8-base": 41e6,
+    "kimiyoung/enwik8-large": 277e6,
+    "kimiyoung/text8-large": 277e6,
+    "kimiyoung/lm1b-large": 0.84e9,
+    "nvidia/wt103-base": 192e6,
+    "nvidia/wt103-large": 285e6,
+    "huggingface/transfo-xl-wt103": 285e6,
 }
 
 
@@ -136,8 +138,38 @@ def test_published_parameter_counts(name):
     assert all(p.is_meta for p in model.parameters())
 
 
-def test_unknown_name_lists_the_known():
-    with pytest.raises(ConfigError, match="wt103-large"):
+def test_named_dialects_are_those_that_checkpoints_of_the_origin_are_read_with():
+    from txl_export.checkpoints import kimiyoung, nvidia
+    from txl_export.checkpoints.huggingface import parse_config
+
+    assert named_config("kimiyoung/wt103-base")[1] == Dialect(**kimiyoung._DIALECT)
+    assert named_config("nvidia/wt103-large")[1] == nvidia._DIALECT
+    # An empty config.json has the defaults of transformers, which are this model's.
+    config, dialect = parse_config({})
+    named, theirs = named_config("huggingface/transfo-xl-wt103")
+    assert dialect == theirs and dataclasses.replace(config, dropout=0.0) == named
+
+
+def test_evaluation_values_of_published_models():
+    values = {name: named_config(name)[0] for name in PUBLISHED}
+    found = {name: (c.mem_len, c.clamp_len, c.same_length) for name, c in values.items()}
+    assert found == {
+        "kimiyoung/wt103-base": (640, 400, True),
+        "kimiyoung/wt103-large": (1600, 1000, True),
+        "kimiyoung/enwik8-base": (2100, 820, True),
+        "kimiyoung/enwik8-large": (3800, 1000, True),
+        "kimiyoung/text8-large": (3800, 1000, True),
+        "kimiyoung/lm1b-large": (128, -1, True),
+        "nvidia/wt103-base": (640, 400, True),
+        "nvidia/wt103-large": (1600, 1000, True),
+        "huggingface/transfo-xl-wt103": (1600, 1000, True),
+    }
+
+
+def test_unknown_names_list_those_alike_or_all():
+    with pytest.raises(ConfigError, match=r"'wt103-base': use kimiyoung/wt103-base or nvidia/wt103-base$"):
+        named_config("wt103-base")
+    with pytest.raises(ConfigError, match=r"huggingface/transfo-xl-wt103, kimiyoung/enwik8-base, .*nvidia/wt103-large"):
         named_config("wt103")
 
 

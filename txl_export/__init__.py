@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from txl_export.config import Dialect, ModelConfig
     from txl_export.graphs.export import export
     from txl_export.named_configs import config_names, named_config
+    from txl_export.random_weights import random_checkpoint
     from txl_export.reference import TransformerXL
     from txl_export.reporting import report
     from txl_export.runtime import Engine, Session, TopK
@@ -51,6 +52,7 @@ _LAZY = {
     "export": "txl_export.graphs.export",
     "load_checkpoint": "txl_export.checkpoints",
     "named_config": "txl_export.named_configs",
+    "random_checkpoint": "txl_export.random_weights",
     "report": "txl_export.reporting",
     "verify": "txl_export.verification",
 }
@@ -82,6 +84,7 @@ __all__ = [
     "export",
     "load_checkpoint",
     "named_config",
+    "random_checkpoint",
     "report",
     "verify",
 ]

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from txl_export.checkpoints.adapters import check_recorded
-from txl_export.checkpoints.base import Checkpoint
+from txl_export.checkpoints.base import Checkpoint, RandomWeights
 from txl_export.config import MOST, Dialect, ModelConfig
 from txl_export.engines import EngineSpec, check_engines
 from txl_export.errors import BundleError, CheckpointError, ConfigError, InputError, TxlError
 from txl_export.files import inside, read_json, sha256
 from txl_export.heads import HeadSpec, head_spec
 from txl_export.layouts import StateSpec, state_specs
+from txl_export.named_configs import config_names
 from txl_export.precision import MEMORY, PrecisionPolicy, tensor_names
 from txl_export.segments import SegmentRange
 from txl_export.vocabulary import Vocabulary, load_vocabulary
@@ -70,7 +71,8 @@ class Manifest:
         graphs: one per segment length and head; the first head is the default.
         files: size and SHA-256 of every file.
         judge: where the checkpoint was: {"path", "origin", "overrides", "sha256"}; "adapters" where some were merged,
-            each as `Adapter.to_dict` gives it.
+            each as `Adapter.to_dict` gives it. For random weights what they are drawn from: {"random", "origin",
+            "overrides"}.
         versions: package versions that made it.
         engines: what was built from the graphs.
         vocabulary: as in a native checkpoint, or None; its words are in a file of their own.
@@ -95,6 +97,11 @@ class Manifest:
     def precision(self) -> str:
         """The precision of the products: "fp32", "fp16" or "bf16"."""
         return self.policy.precision
+
+    @property
+    def random(self) -> RandomWeights | None:
+        """What the weights were drawn from, where they are not trained."""
+        return RandomWeights.from_dict(self.judge["random"]) if "random" in self.judge else None
 
     @property
     def states(self) -> list[StateSpec]:
@@ -234,6 +241,8 @@ class Manifest:
         if not isinstance(path, str) or "\0" in path or not isinstance(overrides, Mapping):
             raise ValueError("judge is no path with overrides")
         check_recorded(self.judge.get("adapters", ()))
+        if self.random is not None and self.random.name not in config_names():
+            raise ValueError(f"judge names {self.random.name!r}, which is no configuration")
 
     @classmethod
     def _parse(cls, value: dict[str, Any]) -> Manifest:

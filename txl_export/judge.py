@@ -10,6 +10,7 @@ from txl_export.bundle import CHECKPOINT, Bundle
 from txl_export.checkpoints import Checkpoint, load_checkpoint
 from txl_export.config import OVERRIDABLE_CONFIG
 from txl_export.errors import InputError, TxlError
+from txl_export.random_weights import random_checkpoint
 
 
 def judge_of(
@@ -35,13 +36,16 @@ def judge_of(
         return bundle.judge, ()
     recorded = bundle.manifest.judge
     path = bundle.judge_path if given is None else given
+    overrides: dict[str, Any] = dict(recorded.get("overrides", {}))
+    drawn = bundle.manifest.random
+    if path is None and drawn:
+        return random_checkpoint(drawn.name, drawn.seed, overrides), (drawn.note,)
     if path is None:
         where = f"is not at {recorded['path']!r}" if recorded.get("path") else "is not recorded"
         raise InputError(
             f"the checkpoint of {bundle.path} {where}: say where it is with verify's --checkpoint, "
             "or export with --keep-checkpoint"
         )
-    overrides: dict[str, Any] = dict(recorded.get("overrides", {}))
     # The recorded origin belongs to the recorded path: a copy in the bundle is native, another file is looked at.
     kept = path == bundle.path / CHECKPOINT
     origin = recorded.get("origin") if given is None and not kept else None

@@ -130,7 +130,7 @@ def test_progress_is_told_by_phase(three):
 @pytest.mark.slow
 def test_enwik8_base_in_half_precision(tmp_path):
     """41M parameters: the plan holds half-precision weights and little else."""
-    checkpoint = random_checkpoint(*named_config("enwik8-base"), std=0.02)
+    checkpoint = random_checkpoint(*named_config("kimiyoung/enwik8-base"), std=0.02)
     policy = PrecisionPolicy("fp16")
     bundle = export(checkpoint, tmp_path / "bundle", segment_lens=(1,), cover=False, calibration=policy)
     engine = build(bundle, "tensorrt-rtx").engines[0]

@@ -97,8 +97,14 @@ def test_a_named_configuration(found: Any, name: str):
 
 
 def test_published_sizes(found: Any):
-    assert found("wt103-base")["parameters"]["total"] == pytest.approx(151e6, rel=0.005)
-    assert found("wt103-large")["parameters"]["total"] == pytest.approx(285e6, rel=0.005)
+    assert found("kimiyoung/wt103-base")["parameters"]["total"] == pytest.approx(151e6, rel=0.005)
+    assert found("huggingface/transfo-xl-wt103")["parameters"]["total"] == pytest.approx(285e6, rel=0.005)
+
+
+def test_a_name_says_whose_it_is_and_where_its_figures_stand(run: Run, found: Any):
+    f = found("nvidia/wt103-base")
+    assert (f["origin"], f["dialect"]["window_extra"]) == ("nvidia", 1)
+    assert "nvidia (figures of wt103_base.yaml)" in run("inspect", "nvidia/wt103-base").stdout
 
 
 def test_the_tables(run: Run, checkpoint: Path, bundle: Path):
@@ -130,9 +136,10 @@ def test_notes_of_the_loader_are_shown(run: Run, checkpoint: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("wt104-base",), "wt104-base is no file, folder or configuration: configurations are enwik8-base"),
-        (("wt103-base", "--origin", "native"), "wt103-base is a configuration, which has no origin"),
-        (("wt103-base", "--mem-lens=-1"), "mem_lens hold -1"),
+        (("wt104-base",), "wt104-base is no file or folder, and no configuration is named 'wt104-base': use hugging"),
+        (("large/wt103-base",), "large/wt103-base is no file or folder, and no configuration is named 'large/wt103-"),
+        (("nvidia/wt103-base", "--origin", "native"), "nvidia/wt103-base is a configuration of nvidia"),
+        (("nvidia/wt103-base", "--mem-lens=-1"), "mem_lens hold -1"),
     ],
 )
 def test_what_cannot_be_inspected_is_one_line(run: Run, args: tuple[str], says: str):

@@ -10,23 +10,15 @@ SCRIPT = """
 import json, resource, sys, time
 import numpy as np
 import txl_export as txl
-from txl_export.weights import weight_shapes
 
 name, out = sys.argv[1:]
 start = time.perf_counter()
-config, dialect = txl.named_config(name)
-rng = np.random.default_rng(0)
-weights = {}
-for key, shape in weight_shapes(config).items():
-    w = rng.standard_normal(shape, dtype=np.float32)
-    w *= 0.02
-    weights[key] = w
-    if key.endswith("norm.weight"):
-        w += 1
-checkpoint = txl.Checkpoint(config, dialect, weights)
-count = sum(w.size for w in weights.values())
+checkpoint = txl.random_checkpoint(name)
+config = checkpoint.config
+count = sum(w.size for w in checkpoint.weights.values())
 bundle = txl.export(checkpoint, out, layout="kv", segment_lens=("1-8",))
-del checkpoint, weights
+del checkpoint
+rng = np.random.default_rng(0)
 session = txl.Engine.load(bundle).session()
 off = []
 for _ in range(2):
@@ -41,7 +33,7 @@ print(json.dumps({
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, millions", [("wt103-base", 151), ("wt103-large", 285)])
+@pytest.mark.parametrize("name, millions", [("kimiyoung/wt103-base", 151), ("kimiyoung/wt103-large", 285)])
 def test_exports_and_sums_to_one_within_24_gb(tmp_path, name, millions):
     try:
         ran = subprocess.run(

@@ -76,7 +76,8 @@ def test_a_process_loads_is_checked_and_timed(shape, tmp_path):
         assert loaded.filled == M
         assert loaded.memory_bytes == 4 * M * 2 * 16
         assert len(process.time_round(0.0, 3, 10)) == 3
-        assert process.end() > 0
+        ever, calls = process.end()
+        assert ever >= calls > 0
     assert np.load(tmp_path / "e.npy").shape == (2, 2, 2, 29)
 
 

@@ -60,6 +60,7 @@ class ModelInfo:
         identity: names the weights, so that a saved session meets only the model that made it.
         vocab: text to ids, where known.
         memory_dtype: type of the memory tensors.
+        notes: what a reader of this model's answers should know of its weights, a line each.
     """
 
     config: ModelConfig
@@ -75,6 +76,7 @@ class ModelInfo:
     identity: str
     vocab: Vocabulary | None
     memory_dtype: str = "float32"
+    notes: tuple[str, ...] = ()
 
     def head(self, name: str) -> HeadSpec:
         """What a head returns."""
@@ -124,6 +126,7 @@ def bundle_info(bundle: Bundle, segment_len: int) -> ModelInfo:
         identity=identity(m.config, m.dialect, str(m.files[WEIGHTS]["sha256"])),
         vocab=bundle.vocab,
         memory_dtype=m.policy.dtype(MEMORY),
+        notes=(m.random.note,) if m.random else (),
     )
 
 

@@ -74,6 +74,7 @@ class EagerModel(LoadedModel):
             start=M if checkpoint.dialect.initial_memory == "zeros" else 0,
             identity=_identity(checkpoint),
             vocab=checkpoint.vocab,
+            notes=(checkpoint.random.note,) if checkpoint.random else (),
         )
 
     def double(self) -> EagerModel:

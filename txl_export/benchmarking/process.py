@@ -88,6 +88,13 @@ class Loaded(NamedTuple):
     memory_bytes: int
 
 
+class Peak(NamedTuple):
+    """The most bytes of memory that a worker held: ever, and while it answered calls, its model loaded."""
+
+    ever: int
+    calls: int
+
+
 class Worker:
     """A process that holds one cell; a context manager that ends it."""
 
@@ -124,9 +131,10 @@ class Worker:
         answer = self._ask({"do": "round", "seconds": seconds, "least": least, "most": most})
         return [float(ms) for ms in answer["samples_ms"]]
 
-    def end(self) -> int:
-        """Let the process end; returns the most bytes of memory that it held. Raises TxlError."""
-        return int(self._ask({"do": "end"})["peak_rss"])
+    def end(self) -> Peak:
+        """Let the process end; returns the memory that it held. Raises TxlError."""
+        answer = self._ask({"do": "end"})
+        return Peak(int(answer["peak_rss"]), int(answer["calls_rss"]))
 
     def close(self) -> None:
         """End the process, whatever it is doing: it has nothing to lose."""

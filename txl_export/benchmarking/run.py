@@ -126,7 +126,7 @@ class Runner:
                     loaded.append(workers[-1].load())
             measured = self._take_turns(workers)
             facts = {
-                w.cell: Facts(**told._asdict(), peak_rss=w.end(), limit=self._limit(w.candidate))
+                w.cell: Facts(**told._asdict(), peak_rss=w.end().ever, limit=self._limit(w.candidate))
                 for w, told in zip(workers, loaded, strict=True)
             }
         return make_rows(measured, facts, comparison.base)

@@ -4,7 +4,7 @@ A message and its answer are a line of JSON each:
 
     {"do": "load", ...}   ->  {"filled": tokens, "load_ms": ms, "first_ms": ms, "memory_bytes": bytes per stream}
     {"do": "round", "seconds": S, "least": N, "most": N}  ->  {"samples_ms": [...]}
-    {"do": "end"}         ->  {"peak_rss": bytes}, and the worker ends, as it does at the end of its input
+    {"do": "end"}         ->  {"peak_rss": bytes, "calls_rss": bytes, since loading}, and the worker ends, as it does at the end of its input
 
 What "load" holds beside is the job's own business. An error made on purpose is answered with {"error": its
 class, "message": its line}; any other ends the worker, its traceback on stderr. Between answers the worker
@@ -125,8 +125,9 @@ class _Server:
             self._job.call(self._job.prepare())
 
     def end(self) -> dict[str, Any]:
-        """The most memory that the process ever held."""
-        return {"peak_rss": max(self._peak, peak_rss())}
+        """The most memory that the process held, ever and since it was loaded."""
+        since = peak_rss()
+        return {"peak_rss": max(self._peak, since), "calls_rss": since}
 
 
 _VERBS: dict[str, Callable[..., dict[str, Any]]] = {"load": _Server.load, "round": _Server.round, "end": _Server.end}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from txl_export.building.all_rows import with_all_rows
 from txl_export.building.callbacks import logger, monitor
 
 _TYPES = {
@@ -72,7 +73,7 @@ class Native:
         self._builder = self._made(lambda: trt.Builder(self._logger), "no builder")
         self._network = self._made(lambda: self._builder.create_network(_typed(trt)), "no network")
         parser = trt.OnnxParser(self._network, self._logger)
-        if not parser.parse_from_file(str(graph)) or parser.num_errors:
+        if not parser.parse(with_all_rows(graph.read_bytes()), str(graph)) or parser.num_errors:
             errors = [parser.get_error(i) for i in range(parser.num_errors)]
             told = errors[0] if errors else None
             lines = [*(e.desc() for e in errors), *self.errors]

@@ -13,6 +13,7 @@ from txl_export.checkpoints.base import Checkpoint
 from txl_export.checkpoints.vocabularies import with_vocabulary
 from txl_export.config import ARCHITECTURE, apply_overrides
 from txl_export.errors import CheckpointError
+from txl_export.named_configs import config_names
 
 __all__ = ["ORIGINS", "Checkpoint", "detect_origin", "load_checkpoint", "native"]
 
@@ -54,10 +55,6 @@ def detect_origin(path: Path) -> tuple[str, str]:
     if not path.exists():
         raise _absent(path)
     raise CheckpointError(f"{path} is no {' or '.join(ORIGINS)} checkpoint: {_WANTED}")
-
-
-def _absent(path: Path) -> CheckpointError:
-    return CheckpointError(f"{path} does not exist: {_WANTED}")
 
 
 def load_checkpoint(
@@ -107,6 +104,16 @@ def load_checkpoint(
 def _folders(adapter: str | Path | Sequence[str | Path] | None) -> list[Path]:
     listed = [adapter] if isinstance(adapter, str | Path) else adapter or ()
     return [Path(folder) for folder in listed]
+
+
+def _absent(path: Path) -> CheckpointError:
+    """The error for a path that leads nowhere; names of configurations look like paths."""
+    if str(path) in config_names():
+        return CheckpointError(
+            f"{path} is a configuration, which has no weights: give a checkpoint, or export random weights with "
+            "--random-weights SEED"
+        )
+    return CheckpointError(f"{path} does not exist: {_WANTED}")
 
 
 def _assumptions(assumed: Mapping[str, Any]) -> list[str]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from txl_export.checkpoints.base import Checkpoint, values_of
+from txl_export.checkpoints.base import Checkpoint, RandomWeights, values_of
 from txl_export.checkpoints.tensors import read_safetensors
 from txl_export.config import Dialect, ModelConfig
-from txl_export.errors import CheckpointError
+from txl_export.errors import CheckpointError, InputError
 from txl_export.files import disk_errors, read_json, replacing_folder, write_atomic, write_json
 from txl_export.vocabulary import load_vocabulary
 
@@ -51,7 +51,19 @@ def load(path: Path, _given: Mapping[str, Any] | None = None, with_vocab: bool =
         origin="native",
         path=path,
         vocab=load_vocabulary(value.get("vocabulary"), path) if with_vocab else None,
+        **_drawn(value.get("random"), path),
     )
+
+
+def _drawn(value: Any, path: Path) -> dict[str, Any]:
+    """That the weights were drawn, not trained, where the configuration says so."""
+    if value is None:
+        return {}
+    try:
+        random = RandomWeights.from_dict(value)
+    except (TypeError, ValueError, InputError) as e:
+        raise CheckpointError(f"{path / CONFIG_FILE}: random is damaged ({e})") from None
+    return {"random": random, "notes": (random.note,)}
 
 
 def _object(value: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
@@ -96,6 +108,8 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
         "model": checkpoint.config.to_dict(),
         "dialect": checkpoint.dialect.to_dict(),
     }
+    if checkpoint.random is not None:
+        config["random"] = checkpoint.random.to_dict()
     if checkpoint.vocab is not None:
         config["vocabulary"] = checkpoint.vocab.to_dict()
         for name, content in checkpoint.vocab.files().items():

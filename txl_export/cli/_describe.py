@@ -14,7 +14,7 @@ from txl_export.cli._options import HEAD, LAYOUT, PRECISION, SEGMENT_LENS, Readi
 from txl_export.config import Dialect, ModelConfig, apply_overrides
 from txl_export.cost import COSTED_LAYOUTS, body_parameters, export_bytes, token_cost
 from txl_export.errors import ConfigError, InputError
-from txl_export.named_configs import config_names, named_config
+from txl_export.named_configs import published
 from txl_export.segments import covering, parse_segments
 from txl_export.weights import count_parameters
 
@@ -61,16 +61,20 @@ def _checkpoint(path: Path, reading: Reading, mem_lens: tuple[int, ...]) -> dict
 
 
 def _named(name: str, reading: Reading, mem_lens: tuple[int, ...]) -> dict[str, Any]:
-    if name not in config_names():
-        raise InputError(f"{name} is no file, folder or configuration: configurations are {', '.join(config_names())}")
+    try:
+        found = published(name)
+    except ConfigError as e:
+        raise InputError(f"{name} is no file or folder, and {e}") from None
     if reading.origin:
-        raise InputError(f"{name} is a configuration, which has no origin: leave out --origin")
+        raise InputError(f"{name} is a configuration of {found.origin}: leave out --origin")
     if reading.adapters:
         raise InputError(f"{name} is a configuration, which has no weights: leave out --adapter")
-    config, dialect = apply_overrides(*named_config(name), reading.overrides)
+    config, dialect = apply_overrides(found.config, found.dialect, reading.overrides)
     return {
         "kind": "configuration",
         "name": name,
+        "origin": found.origin,
+        "reason": f"figures of {found.source}",
         "overrides": reading.overrides,
         **_model(config, dialect, {*mem_lens, config.mem_len}),
         "export": planned_export(config, dialect),
@@ -95,8 +99,10 @@ def _bundle(bundle: Bundle, mem_lens: tuple[int, ...]) -> dict[str, Any]:
             "origin": m.judge.get("origin"),
             "recorded": m.judge.get("path"),
             "found": str(judge) if judge else None,
+            "random": m.random.to_dict() if m.random else None,
         },
         "adapters": list(m.judge.get("adapters", ())),
+        "notes": [m.random.note] if m.random else [],
         "versions": dict(m.versions),
         **_model(m.config, m.dialect, {*mem_lens, m.mem_len}),
     }

@@ -141,6 +141,16 @@ class Reading:
 
         return load_checkpoint(path, self.origin, self.overrides, self.vocabulary, self.adapters)
 
+    def draw(self, name: str, seed: int) -> Checkpoint:
+        """Random weights for a named configuration; raises InputError for what only files have, or ConfigError."""
+        from txl_export.errors import InputError
+        from txl_export.random_weights import random_checkpoint
+
+        given = [flag for flag in ("origin", "vocabulary") if getattr(self, flag)]
+        if given:
+            raise InputError(f"random weights have the origin of {name} and no vocabulary: leave out --{given[0]}")
+        return random_checkpoint(name, seed, self.overrides)
+
     def open(self, path: Path) -> Bundle | Checkpoint:
         """Open a bundle or load a checkpoint; raises InputError for values that a bundle cannot change."""
         from txl_export.bundle import Bundle

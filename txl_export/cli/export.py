@@ -38,11 +38,12 @@ EXAMPLES = examples(
     "export models/stdlib-bytes -o engines/half --precision fp16 --calibration README.md",
     "export models/stdlib-bytes -o engines/tuned --adapter adapters/tuned",
     "export models/stdlib-bytes -o engines/even --same-length --clamp-len 400 --keep-checkpoint",
+    "export kimiyoung/enwik8-base -o engines/enwik8-size --random-weights 1 --mem-len 512",
 )
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("checkpoint", metavar="CKPT", type=click.Path(path_type=Path))
+@click.argument("checkpoint", metavar="CKPT|CONFIG-NAME", type=click.Path(path_type=Path))
 @click.option("-o", "--out-dir", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The bundle.")
 @click.option("--mem-len", type=int, help="Memory length M in tokens; the checkpoint's when not given.")
 @click.option(
@@ -92,11 +93,19 @@ EXAMPLES = examples(
     show_default=True,
     help="Add a graph for a range where the lengths given leave some length without one.",
 )
+@click.option(
+    "--random-weights",
+    "seed",
+    type=int,
+    metavar="SEED",
+    help="Draw the weights of a named configuration, to try its size; inspect lists the names.",
+)
 @checkpoint_options
 @json_option
 def command(
     checkpoint: Path,
     out_dir: Path,
+    seed: int | None,
     heads: tuple[tuple[str, ...], ...],
     calibration_file: Path | None,
     reading: Reading,
@@ -111,7 +120,7 @@ def command(
     """
     import txl_export
 
-    loaded = reading.load(checkpoint)
+    loaded = reading.load(checkpoint) if seed is None else reading.draw(str(checkpoint), seed)
     with progress() as report:
         head = [name for group in heads for name in group]
         calibration = None if calibration_file is None else _calibration(calibration_file)
@@ -139,6 +148,7 @@ def _summary(bundle: Bundle) -> dict[str, Any]:
         "graphs": [{"file": g.file, "segment": str(g.segment), "head": g.head} for g in m.graphs],
         "files": {name: entry["bytes"] for name, entry in m.files.items()},
         "bytes": sum(entry["bytes"] for entry in m.files.values()),
+        "notes": [m.random.note] if m.random else [],
     }
 
 
@@ -156,6 +166,8 @@ def _print(bundle: Bundle, asked: Sequence[str]) -> None:
     print_table(title, ("file", "head", "tokens per call", "size"), rows, left=3)
     for line in m.policy.describe():
         click.echo(line)
+    for note in summary["notes"]:
+        click.echo(f"note: {note}")
     wanted = set(parse_segments(asked))
     for segment in sorted({g.segment for g in m.graphs} - wanted):
         click.echo(

@@ -13,7 +13,7 @@ from txl_export.units import si
 
 EXAMPLES = examples(
     "inspect models/stdlib-bytes",
-    "inspect wt103-large --mem-lens 640,1600,3800",
+    "inspect kimiyoung/wt103-large --mem-lens 640,1600,3800",
     "inspect engines/stdlib-bytes --json",
 )
 
@@ -73,7 +73,6 @@ def _source_fields(found: dict[str, Any]) -> dict[str, object]:
 
 def _bundle_fields(found: dict[str, Any]) -> dict[str, object]:
     judge = found["judge"]
-    where = judge["found"] or f"not found (it was at {judge['recorded']}): give verify --checkpoint"
     state_bytes = sum(s["bytes_per_stream"] for s in found["states"])
     return {
         "bundle": f"{found['path']} ({si(found['bytes'], 'B')}, schema {found['schema']})",
@@ -82,7 +81,7 @@ def _bundle_fields(found: dict[str, Any]) -> dict[str, object]:
         "segment length": found["segment_len"],
         "states": f"{len(found['states'])} tensors, {si(state_bytes, 'B')} per stream",
         "vocabulary": found["vocabulary"],
-        "judge": where if judge["recorded"] or judge["found"] else "none recorded",
+        "judge": _where(judge),
         **_adapter_fields(found),
         "made with": ", ".join(f"{k} {v}" for k, v in found["versions"].items()),
     }
@@ -94,6 +93,17 @@ def _adapter_fields(found: dict[str, Any]) -> dict[str, object]:
     said = [f"{a['path']}: {described(a)}" for a in found.get("adapters", ())]
     names = (f"adapter {i}" if len(said) > 1 else "adapter" for i in range(1, len(said) + 1))
     return dict(zip(names, said, strict=False))
+
+
+def _where(judge: dict[str, Any]) -> str:
+    """Where the checkpoint is that a bundle was exported from."""
+    drawn = judge["random"]
+    if judge["found"]:
+        return str(judge["found"])
+    if drawn:
+        return f"random weights of {drawn['name']}, seed {drawn['seed']}: drawn again when they are needed"
+    lost = f"not found (it was at {judge['recorded']}): give verify --checkpoint"
+    return lost if judge["recorded"] else "none recorded"
 
 
 def _model_fields(found: dict[str, Any]) -> dict[str, object]:

@@ -97,7 +97,7 @@ def _score(engine: Engine, vocab: Vocabulary | None, ids: np.ndarray) -> dict[st
         "backend": engine.backend,
         "mem_len": engine.info.mem_len,
         "segment_len": engine.info.segment_len,
-        "notes": reading_notes(vocab, ids) if vocab else [],
+        "notes": [*engine.info.notes, *(reading_notes(vocab, ids) if vocab else [])],
     }
 
 

@@ -238,19 +238,17 @@ def _write_manifest(manifest: Manifest, checkpoint: Checkpoint, work: Path, out:
 
 
 def _judge(checkpoint: Checkpoint, out: Path) -> dict[str, Any]:
-    """Where the checkpoint is, relative to the bundle, so that both can move together."""
-    if checkpoint.path is None:
-        return {}
-    path = checkpoint.path.resolve()
-    where = [os.path.relpath(a.path.resolve(), out.resolve()) for a in checkpoint.adapters]
-    adapters = [a.to_dict() | {"path": p} for a, p in zip(checkpoint.adapters, where, strict=True)]
-    return {
-        "path": os.path.relpath(path, out.resolve()),
-        "origin": checkpoint.origin,
-        "overrides": dict(checkpoint.overrides),
-        "sha256": weights_hash(path),
-        **({"adapters": adapters} if adapters else {}),
-    }
+    """Where the checkpoint is, relative to the bundle, so that both can move together; or how it is drawn again."""
+    judge: dict[str, Any] = {"origin": checkpoint.origin, "overrides": dict(checkpoint.overrides)}
+    if checkpoint.random is not None:
+        judge["random"] = checkpoint.random.to_dict()
+    if checkpoint.path is not None:
+        path = checkpoint.path.resolve()
+        judge |= {"path": os.path.relpath(path, out.resolve()), "sha256": weights_hash(path)}
+    if checkpoint.adapters:
+        where = [os.path.relpath(a.path.resolve(), out.resolve()) for a in checkpoint.adapters]
+        judge["adapters"] = [a.to_dict() | {"path": p} for a, p in zip(checkpoint.adapters, where, strict=True)]
+    return judge if checkpoint.path or checkpoint.random else {}
 
 
 def weights_hash(path: Path) -> str:

@@ -24,7 +24,7 @@ class Logits(Product):
         self.result = types("log_softmax")
 
     def forward(self, i: int, h: Tensor) -> Tensor:  # type: ignore[override]
-        """Logits of cluster i, for cluster 0 of shortlist and tails: [B, L, d_model] -> [B, L, n_i]."""
+        """Logits of cluster i, for cluster 0 of shortlist and tails: [..., d_model] -> [..., n_i]."""
         return cast(self.softmax.cluster_logits(i, cast(h, self.dtype), self.embedding), self.result)
 
 
@@ -71,22 +71,60 @@ class Head(nn.Module):
         return torch.cat(parts, dim=-1) if len(parts) > 1 else first
 
     def _tail(self, tail: int, first: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """A tail's column of `first` [B, L, 1], and its log-probabilities within the cluster."""
+        """A tail's column of `first` [..., 1], and the log-probabilities within the cluster [..., n_i]."""
         column = self.tail_column(tail)
         within = self.logits_of(tail + 1, h).log_softmax(-1)
         return first[..., column : column + 1], within
 
     def target(self, h: Tensor, targets: Tensor) -> Tensor:
-        """Log-probabilities of the targets: [B, L, d_model], int64 [B, L] -> [B, L]; no [B, L, V] is formed."""
-        first, ends = self.logits_of(0, h).log_softmax(-1), self.ends
-        targets = targets[..., None]
-        score = first.gather(-1, targets.clamp(max=ends[1] - 1))
+        """Log-probabilities of the targets: [B, L, d_model], int64 [B, L] -> [B, L].
+
+        No [B, L, V] is formed: a tail is computed for the positions whose target lies in it.
+        """
+        x, wanted = h.flatten(0, 1), targets.flatten()
+        first = self.logits_of(0, x).log_softmax(-1)
+        score = first.gather(-1, wanted.clamp(max=self.ends[1] - 1)[:, None])
         for tail in range(self.n_tails):
-            start, end = ends[tail + 1 : tail + 3]
-            cluster, within = self._tail(tail, first, h)
-            mine = cluster + within.gather(-1, (targets - start).clamp(0, end - start - 1))
-            score = torch.where(targets >= start, mine, score)
-        return score[..., 0]
+            start, end = self.ends[tail + 1 : tail + 3]
+            mine = (wanted >= start) & (wanted < end)
+            rows = _where(mine)
+            cluster, within = self._tail(tail, first.index_select(0, rows), x.index_select(0, rows))
+            place = (wanted - start).clamp(0, end - start - 1).index_select(0, rows)
+            found = cluster + within.gather(-1, place[:, None])
+            # Right whichever rows were computed, as long as no other rows than those of the mask are used.
+            score = torch.where(mine[:, None], score.index_copy(0, rows, found), score)
+        return score.reshape(targets.shape)
+
+    def best(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The k most probable tokens: [B, L, d_model] -> log-probabilities and int64 tokens, [B, L, k], best first.
+
+        A tail's tokens are at most as probable as the tail: it is computed for the positions where that is more
+        than the least of the k best found before it. Of equals it may be others that are left out than in a sort
+        of all V.
+        """
+        x = h.flatten(0, 1)
+        first = self.logits_of(0, x).log_softmax(-1)
+        scores, tokens = first[:, : self.ends[1]].topk(min(self.top_k, self.ends[1]), dim=-1)
+        for tail in range(self.n_tails):
+            start, end = self.ends[tail + 1 : tail + 3]
+            found, k = scores.shape[-1], min(self.top_k, end - start)
+            column = self.tail_column(tail)
+            may = first[:, column] > (scores[:, -1] if found == self.top_k else float("-inf"))
+            rows = _where(may)
+            cluster, within = self._tail(tail, first.index_select(0, rows), x.index_select(0, rows))
+            log_probs, places = within.topk(k, dim=-1)
+            others = first.new_full((1, k), float("-inf")).expand(x.shape[0], k)
+            more = others.index_copy(0, rows, cluster + log_probs)
+            named = tokens.new_zeros(1, k).expand(x.shape[0], k).index_copy(0, rows, places + start)
+            scores, chosen = torch.cat([scores, more], -1).topk(min(self.top_k, found + k), dim=-1)
+            tokens = torch.cat([tokens, named], -1).gather(-1, chosen)
+        shape = (*h.shape[:2], self.top_k)
+        return scores.reshape(shape), tokens.reshape(shape)
+
+
+def _where(mask: Tensor) -> Tensor:
+    """Numbers of the rows that a mask [n] keeps."""
+    return torch.nonzero(mask)[:, 0]
 
 
 def _log_probs(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
@@ -103,7 +141,7 @@ def _target(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
 
 
 def _top_k(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:
-    return list(head.log_probs(h).topk(head.top_k, dim=-1))
+    return list(head.best(h))
 
 
 def _features(head: Head, h: Tensor, targets: Tensor | None) -> list[Tensor]:

@@ -75,7 +75,7 @@ def verify(
     judge, notes = judge_of(opened, checkpoint, adapter)
     opened = dataclasses.replace(opened, judge=judge)
     engine = Engine.load(opened, backend, segment_len=segment_len)
-    notes = (*notes, *engine.model.notes)
+    notes = tuple(dict.fromkeys((*notes, *engine.info.notes, *engine.model.notes)))
     cut, name = engine.info.segment_len, head or engine.info.heads[0]
     vocab = splitting_at_blanks(opened.vocab) if pretokenized else opened.vocab
     tokens = choose(text, ids, random, vocab, engine.info.config.vocab_size, batch_size, segments * cut + 1)
