@@ -29,7 +29,6 @@ from txl_export.benchmarking.table import Cell
 from txl_export.benchmarking.worker import Job
 from txl_export.checkpoints import Checkpoint
 from txl_export.files import write_atomic
-from txl_export.units import si
 
 TARGET = Path(__file__).with_name("HEADS.md")
 NAMES = ("kimiyoung/wt103-base", "kimiyoung/wt103-large")
@@ -142,10 +141,11 @@ def _page(sections: list[tuple[str, int, list[tuple[str, ...]]]]) -> str:
     for name, length, rows in sections:
         config, _ = txl_export.named_config(name)
         widths = ", ".join(str(config.cluster_width(i)) for i in range(config.n_tails + 1))
+        ends = ", ".join(f"{end:,}" for end in config.cluster_ends[1:])
         tables.append(
             f"## {name}, L = {length}\n\n"
-            f"{si(config.vocab_size, '').strip()} words in clusters up to {', '.join(map(str, config.cluster_ends[1:]))}, "
-            f"embedded in {widths} numbers; M = {config.mem_len}.\n\n{table(COLUMNS, rows)}"
+            f"Clusters up to word {ends}, embedded in {widths} numbers; M = {config.mem_len}.\n\n"
+            f"{table(COLUMNS, rows)}"
         )
     return f"""# What heads cost with a large vocabulary
 

@@ -4,7 +4,10 @@ A message and its answer are a line of JSON each:
 
     {"do": "load", ...}   ->  {"filled": tokens, "load_ms": ms, "first_ms": ms, "memory_bytes": bytes per stream}
     {"do": "round", "seconds": S, "least": N, "most": N}  ->  {"samples_ms": [...]}
-    {"do": "end"}         ->  {"peak_rss": bytes, "calls_rss": bytes, since loading}, and the worker ends, as it does at the end of its input
+    {"do": "end"}         ->  {"peak_rss": bytes, "calls_rss": bytes}
+
+The two are the most memory that the process held ever, and since its model was loaded. After "end" the worker ends, as
+it does at the end of its input.
 
 What "load" holds beside is the job's own business. An error made on purpose is answered with {"error": its
 class, "message": its line}; any other ends the worker, its traceback on stderr. Between answers the worker
