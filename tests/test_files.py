@@ -235,3 +235,16 @@ def test_require_writable(old_file, tmp_path):
         with pytest.raises(InputError, match=said):
             files.require_writable(path, apart_from=apart)
     assert names(tmp_path) == ["file"]
+
+
+def test_write_atomic_takes_parts(old_file):
+    files.write_atomic(old_file, (part for part in (b"a", memoryview(b"bc"))))
+    assert old_file.read_bytes() == b"abc"
+
+    def parts():
+        yield b"new"
+        raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(EnvironmentMismatch, match="no space left"):
+        files.write_atomic(old_file, parts())
+    assert old_file.read_bytes() == b"abc" and [p.name for p in old_file.parent.iterdir()] == [old_file.name]

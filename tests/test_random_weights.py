@@ -92,7 +92,7 @@ def test_damaged_notes_of_random_weights_are_one_line(bundle: Path, tmp_path: Pa
     value = json.loads((bundle / MANIFEST).read_text())
     value["judge"]["random"] = random
     (tmp_path / MANIFEST).write_text(json.dumps(value))
-    with pytest.raises(txl.BundleError, match="is damaged .*export again$"):
+    with pytest.raises(txl.BundleError, match=r"is damaged .*export again$"):
         Bundle.open(tmp_path)
     native.save(tmp_path / "m", txl.random_checkpoint(NAME))
     config = json.loads((tmp_path / "m" / "config.json").read_text())

@@ -47,12 +47,13 @@ def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: M
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
-    for name, array in tensors.items():
+    ordered = sorted(tensors.items())  # equal tensors give equal files
+    for name, array in ordered:
         start, end = end, end + 4 * array.size
         header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight
-    arrays = (np.ascontiguousarray(a, dtype="<f4").reshape(-1).view(np.uint8).data for a in tensors.values())
+    arrays = (np.ascontiguousarray(a, dtype="<f4").reshape(-1).view(np.uint8).data for _, a in ordered)
     write_atomic(path, itertools.chain((len(text).to_bytes(8, "little"), text), arrays))
 
 
