@@ -35,7 +35,7 @@ def tiny_name() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("random") / "bundle"
-    checkpoint = txl.random_checkpoint(NAME, 3, {"clamp_len": 5})
+    checkpoint = txl.random_checkpoint(NAME, 3, {"clamp_len": 2})
     return txl.export(checkpoint, out, segment_lens=(1, 4)).path
 
 

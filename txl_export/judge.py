@@ -29,11 +29,26 @@ def judge_of(bundle: Bundle, given: str | Path | Checkpoint | None = None) -> tu
     if bundle.judge is not None and given is None:
         return bundle.judge, ()
     recorded = bundle.manifest.judge
+    judge = _found(bundle, given)
+    ours, theirs = bundle.manifest.config.to_dict(), judge.config.to_dict()
+    # The memory length is the bundle's; dropout plays no part in evaluation.
+    odd = [k for k in ours if ours[k] != theirs[k] and k not in ("mem_len", "dropout", "dropatt")]
+    if odd:
+        kind = "evaluated with" if odd[0] in OVERRIDABLE_CONFIG else "exported from a model with"
+        raise InputError(
+            f"{judge.path or 'the judge'} has {odd[0]} {theirs[odd[0]]!r}, the bundle was {kind} {ours[odd[0]]!r}: "
+            "give the checkpoint that it was exported from"
+        )
+    return judge, _changed_note(judge, recorded)
+
+
+def _found(bundle: Bundle, given: str | Path | Checkpoint | None) -> Checkpoint:
+    """The given checkpoint, the recorded one, or recorded random weights drawn again; raises InputError for none."""
+    recorded, drawn = bundle.manifest.judge, bundle.manifest.random
     path = bundle.judge_path if given is None else given
     overrides: dict[str, Any] = dict(recorded.get("overrides", {}))
-    drawn = bundle.manifest.random
     if path is None and drawn:
-        return random_checkpoint(drawn.name, drawn.seed, overrides), (drawn.note,)
+        return random_checkpoint(drawn.name, drawn.seed, overrides)
     if path is None:
         where = f"is not at {recorded['path']!r}" if recorded.get("path") else "is not recorded"
         raise InputError(
@@ -42,17 +57,7 @@ def judge_of(bundle: Bundle, given: str | Path | Checkpoint | None = None) -> tu
         )
     # The recorded origin belongs to the recorded path: a copy in the bundle is native, another file is looked at.
     origin = recorded.get("origin") if given is None and path != bundle.path / CHECKPOINT else None
-    judge = path if isinstance(path, Checkpoint) else load_checkpoint(path, origin, overrides)
-    ours, theirs = bundle.manifest.config.to_dict(), judge.config.to_dict()
-    # The memory length is the bundle's; dropout plays no part in evaluation.
-    odd = [k for k in ours if ours[k] != theirs[k] and k not in ("mem_len", "dropout", "dropatt")]
-    if odd:
-        kind = "evaluated with" if odd[0] in OVERRIDABLE_CONFIG else "exported from a model with"
-        raise InputError(
-            f"{judge.path} has {odd[0]} {theirs[odd[0]]!r}, the bundle was {kind} {ours[odd[0]]!r}: "
-            "give the checkpoint that it was exported from"
-        )
-    return judge, _changed_note(judge, recorded)
+    return path if isinstance(path, Checkpoint) else load_checkpoint(path, origin, overrides)
 
 
 def _changed_note(judge: Checkpoint, recorded: Any) -> tuple[str, ...]:
