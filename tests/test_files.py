@@ -242,3 +242,16 @@ def test_what_other_packages_say_is_one_short_line():
     assert files.first_line(KeyError()) == "KeyError"
     quoted = files.first_line(ValueError("a name \x1b[31m of a file " + "x" * 5000))
     assert quoted.startswith("a name \\x1b[31m of") and quoted.endswith("x...") and len(quoted) < 210
+
+
+def test_write_atomic_takes_parts(old_file):
+    files.write_atomic(old_file, (part for part in (b"a", memoryview(b"bc"))))
+    assert old_file.read_bytes() == b"abc"
+
+    def parts():
+        yield b"new"
+        raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(EnvironmentMismatch, match="no space left"):
+        files.write_atomic(old_file, parts())
+    assert old_file.read_bytes() == b"abc" and [p.name for p in old_file.parent.iterdir()] == [old_file.name]

@@ -58,8 +58,12 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, (to_json(value) + "\n").encode())
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
     """Write a file so that readers see the old content or the new, never a part.
+
+    Args:
+        path: the file.
+        data: its bytes, or parts of them in order, which need not be held together.
 
     Raises:
         InputError: a device or a pipe, whose place a file would take.
@@ -73,7 +77,8 @@ def write_atomic(path: Path, data: bytes) -> None:
         tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as f,
     ):
         try:
-            f.write(data)
+            for part in (data,) if isinstance(data, bytes) else data:
+                f.write(part)
             f.flush()
             os.fsync(f.fileno())
             os.chmod(f.name, 0o644)  # noqa: PTH101 - the temporary file starts private

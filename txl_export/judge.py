@@ -8,9 +8,13 @@ from typing import Any
 
 from txl_export.bundle import CHECKPOINT, Bundle
 from txl_export.checkpoints import Checkpoint, load_checkpoint
-from txl_export.config import OVERRIDABLE_CONFIG
+from txl_export.config import OVERRIDABLE_CONFIG, OVERRIDABLE_DIALECT
 from txl_export.errors import InputError, TxlError
 from txl_export.random_weights import random_checkpoint
+
+# What a judge may have otherwise: the memory length is the bundle's, dropout plays no part in evaluation, and another
+# origin's file holds the rows of the clusters in another order.
+_FREE = ("mem_len", "dropout", "dropatt", "cluster_order")
 
 
 def judge_of(
@@ -35,11 +39,27 @@ def judge_of(
     if bundle.judge is not None and given is None:
         return bundle.judge, ()
     recorded = bundle.manifest.judge
+    judge = _found(bundle, given, adapter)
+    ours, theirs = ({**m.config.to_dict(), **m.dialect.to_dict()} for m in (bundle.manifest, judge))
+    odd = [k for k in ours if ours[k] != theirs[k] and k not in _FREE]
+    if odd:
+        kind = "evaluated with" if odd[0] in OVERRIDABLE_CONFIG + OVERRIDABLE_DIALECT else "exported from a model with"
+        raise InputError(
+            f"{judge.path or 'the judge'} has {odd[0]} {theirs[odd[0]]!r}, the bundle was {kind} {ours[odd[0]]!r}: "
+            "give the checkpoint that it was exported from"
+        )
+    return judge, _changed_note(judge, recorded) + _changed_adapters(judge, recorded)
+
+
+def _found(
+    bundle: Bundle, given: str | Path | Checkpoint | None, adapter: str | Path | Sequence[str | Path]
+) -> Checkpoint:
+    """The given checkpoint, the recorded one, or recorded random weights drawn again; raises InputError for none."""
+    recorded, drawn = bundle.manifest.judge, bundle.manifest.random
     path = bundle.judge_path if given is None else given
     overrides: dict[str, Any] = dict(recorded.get("overrides", {}))
-    drawn = bundle.manifest.random
     if path is None and drawn:
-        return random_checkpoint(drawn.name, drawn.seed, overrides), (drawn.note,)
+        return random_checkpoint(drawn.name, drawn.seed, overrides)
     if path is None:
         where = f"is not at {recorded['path']!r}" if recorded.get("path") else "is not recorded"
         raise InputError(
@@ -50,20 +70,10 @@ def judge_of(
     kept = path == bundle.path / CHECKPOINT
     origin = recorded.get("origin") if given is None and not kept else None
     if isinstance(path, Checkpoint):
-        judge = path
-    else:  # a copy in the bundle has its adapters merged
-        adapters = adapter if kept or adapter else _recorded_adapters(bundle)
-        judge = load_checkpoint(path, origin, overrides, adapter=adapters)
-    ours, theirs = bundle.manifest.config.to_dict(), judge.config.to_dict()
-    # The memory length is the bundle's; dropout plays no part in evaluation.
-    odd = [k for k in ours if ours[k] != theirs[k] and k not in ("mem_len", "dropout", "dropatt")]
-    if odd:
-        kind = "evaluated with" if odd[0] in OVERRIDABLE_CONFIG else "exported from a model with"
-        raise InputError(
-            f"{judge.path} has {odd[0]} {theirs[odd[0]]!r}, the bundle was {kind} {ours[odd[0]]!r}: "
-            "give the checkpoint that it was exported from"
-        )
-    return judge, _changed_note(judge, recorded) + _changed_adapters(judge, recorded)
+        return path
+    # A copy in the bundle has its adapters merged.
+    adapters = adapter if kept or adapter else _recorded_adapters(bundle)
+    return load_checkpoint(path, origin, overrides, adapter=adapters)
 
 
 def _recorded_adapters(bundle: Bundle) -> tuple[Path, ...]:

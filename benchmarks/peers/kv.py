@@ -41,7 +41,7 @@ class Kv:
         """Load the bundle and the graph for L tokens."""
         bundle = Bundle.open(start.built, check_files=False)  # hashed when it was built
         self._engine = Engine.load(bundle, "onnxruntime", threads=start.threads)
-        self._engine.model.prepare(_HEAD, start.segment_len)
+        self._engine.model.prepare(_HEAD, start.segment_len, start.batch_size)
         self._session = self._engine.session(start.batch_size)
         self._checkpoint, self._length = start.checkpoint, start.segment_len
         self.memory_bytes = memory_bytes("kv", self._engine.info.config, start.mem_len)

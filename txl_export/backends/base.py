@@ -155,8 +155,8 @@ class LoadedModel(ABC):
     def warm_up(self) -> None:  # noqa: B027 - a backend with nothing to load lazily has nothing to do
         """Load what would be loaded at the first call."""
 
-    def prepare(self, head: str, length: int) -> None:  # noqa: B027 - likewise
-        """Load what a call of `length` tokens that asks `head` needs."""
+    def prepare(self, head: str, length: int, batch_size: int = 1) -> None:  # noqa: B027 - likewise
+        """Load what a call of `length` tokens of `batch_size` streams that asks `head` needs."""
 
 
 class Streams(ABC):

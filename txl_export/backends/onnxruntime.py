@@ -66,7 +66,7 @@ class OnnxRuntimeModel(LoadedModel):
         m = bundle.manifest
         self.bundle, self.states, self.threads = bundle, m.states, threads
         self.rows = bundle.initial_rows()
-        self._sessions: dict[str, ort.InferenceSession] = {}
+        self._sessions: dict[tuple[str, bool], ort.InferenceSession] = {}
         self._lock = threading.Lock()
         self._graphs = {(g.head, g.segment): g for g in m.graphs}
         self.info = bundle_info(bundle, segment_len)
@@ -86,26 +86,37 @@ class OnnxRuntimeModel(LoadedModel):
             outputs = [np.empty((1, rows, *o.tail), o.dtype) for o in head.outputs]
             streams.call(ids, graph.head, ids[:, :rows] if head.takes_targets else None, outputs)
 
-    def prepare(self, head: str, length: int) -> None:
-        """Load the graph that a call of `length` tokens runs on."""
-        self.session(self.graph(head, length))
+    def prepare(self, head: str, length: int, batch_size: int = 1) -> None:
+        """Load the graph that a call of `length` tokens of `batch_size` streams runs on."""
+        self.session(self.graph(head, length), batch_size)
 
     def graph(self, head: str, length: int) -> GraphSpec:
         """The graph for a call of `length` tokens: the one made for that length before a range."""
         return self._graphs[head, next(s for s in self.info.segments if length in s)]
 
-    def session(self, graph: GraphSpec) -> ort.InferenceSession:
-        """The graph's ONNX Runtime session, loaded at the first use."""
-        with self._lock:
-            if graph.file not in self._sessions:
-                self._sessions[graph.file] = self._load(graph)
-            return self._sessions[graph.file]
+    def session(self, graph: GraphSpec, batch_size: int) -> ort.InferenceSession:
+        """The graph's ONNX Runtime session for so many streams, loaded at the first use.
 
-    def _load(self, graph: GraphSpec) -> ort.InferenceSession:
+        ONNX Runtime packs weights for products of several rows: a copy of the model for each session. A product of
+        one row reads every weight once, packed or not, so those of one token of one stream share the mapped file.
+        """
+        packed = batch_size * graph.segment.hi > 1
+        with self._lock:
+            if (graph.file, packed) not in self._sessions:
+                self._sessions[graph.file, packed] = self._load(graph, packed)
+            return self._sessions[graph.file, packed]
+
+    def _load(self, graph: GraphSpec, packed: bool) -> ort.InferenceSession:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
         options.log_severity_level = 3
+        # The usual order cuts the new memory at the very end, until which all layers' keys and values are held; and a
+        # pattern of allocations takes, from the second call on, as much again as the first call's allocations hold.
+        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+        options.enable_mem_pattern = False
+        if not packed:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         if self.threads:
             options.intra_op_num_threads = self.threads
         path = self.bundle.path / graph.file
@@ -154,7 +165,7 @@ class OnnxRuntimeStreams(Streams):
     def call(self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]) -> None:
         """Run one call from the present buffers into free ones, which become the present ones."""
         graph = self.model.graph(head, ids.shape[1])
-        session = self.model.session(graph)
+        session = self.model.session(graph, self.batch_size)
         free = self._free_slot()
         binding = self._binding(graph, session, free)
         _bind_input(binding, "input_ids", ids)

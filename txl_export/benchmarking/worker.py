@@ -30,7 +30,7 @@ class Job:
         self.engine = Engine.load(_open(spec), spec["backend"], spec["mem_len"], threads=spec["threads"])
         self.info, self.session = self.engine.info, self.engine.session(self.B)
         for length in set(plan_segment(self.L, self.info.segments, self.info.config.same_length)):
-            self.engine.model.prepare(self.head, length)
+            self.engine.model.prepare(self.head, length, self.B)
         self.memory_bytes = memory_bytes(self.info.layout, self.info.config, self.info.mem_len, self.info.memory_dtype)
         self.rng = np.random.default_rng(0)
         # One buffer for all answers, so that no sample pays for fresh pages (head `top_k` takes none).

@@ -12,6 +12,7 @@ import numpy as np
 
 from txl_export.checkpoints import huggingface, load_checkpoint, native
 from txl_export.checkpoints.base import Checkpoint
+from txl_export.checkpoints.tensors import write_safetensors
 from txl_export.checkpoints.upstream import file_tensors
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import ExportError, InputError
@@ -91,11 +92,9 @@ def _huggingface_notes(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 def _write_huggingface(folder: Path, checkpoint: Checkpoint) -> None:
-    from safetensors.numpy import save as to_bytes
-
     tensors = file_tensors(checkpoint.config, checkpoint.weights, huggingface.NAMING)
     # transformers refuses files that do not say which framework's layout they have.
-    write_atomic(folder / "model.safetensors", to_bytes(tensors, metadata={"format": "pt"}))
+    write_safetensors(folder / "model.safetensors", tensors, metadata={"format": "pt"})
     write_json(folder / huggingface.CONFIG_FILE, huggingface.config_dict(checkpoint.config, checkpoint.dialect))
     if isinstance(checkpoint.vocab, SymbolVocabulary):
         write_atomic(folder / "vocab.pkl", pickle.dumps(_tokenizer_state(checkpoint.vocab), protocol=2))

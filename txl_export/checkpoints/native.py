@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from txl_export.checkpoints.base import Checkpoint, RandomWeights, values_of
-from txl_export.checkpoints.tensors import read_safetensors
+from txl_export.checkpoints.tensors import read_safetensors, write_safetensors
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import CheckpointError, InputError
 from txl_export.files import disk_errors, read_json, replacing_folder, write_atomic, write_json
@@ -98,10 +96,7 @@ def save(path: Path | str, checkpoint: Checkpoint) -> Path:
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
-    from safetensors.numpy import save as to_bytes
-
-    weights = {name: np.ascontiguousarray(w, dtype=np.float32) for name, w in checkpoint.weights.items()}
-    write_atomic(folder / WEIGHTS_FILE, to_bytes(weights))
+    write_safetensors(folder / WEIGHTS_FILE, checkpoint.weights)
     config: dict[str, Any] = {
         "format": FORMAT,
         "schema": SCHEMA,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from txl_export.errors import CheckpointError
-from txl_export.files import first_line
+from txl_export.files import first_line, write_atomic
 
 # What a safetensors file may hold: floating point of any width, and integers (masks, counters).
 _DTYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
@@ -29,6 +32,29 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     except (SafetensorError, OSError, ValueError) as e:
         raise CheckpointError(f"{path} is not a readable safetensors file ({first_line(e)})") from None
     return {name: to_float32((halves if name in halves else plain)[name], name, path) for name in dtypes}
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
+    """Write tensors as float32, atomically and one after the other: the package's own writer makes copies of them all.
+
+    Args:
+        path: the file.
+        tensors: by name.
+        metadata: what the file says of itself.
+
+    Raises:
+        EnvironmentMismatch: a full disk, or a place that takes no files.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    ordered = sorted(tensors.items())  # equal tensors give equal files
+    for name, array in ordered:
+        start, end = end, end + 4 * array.size
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight
+    arrays = (np.ascontiguousarray(a, dtype="<f4").reshape(-1).view(np.uint8).data for _, a in ordered)
+    write_atomic(path, itertools.chain((len(text).to_bytes(8, "little"), text), arrays))
 
 
 def _read_bfloat16(path: Path, names: list[str]) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ from torch import nn
 
 from txl_export.bundle import GraphSpec, Manifest, TensorSpec
 from txl_export.graphs.model import GraphLayer, SegmentGraph
+from txl_export.graphs.rows import share_rows
 from txl_export.graphs.tracing import OPSET, check_interface, trace
 from txl_export.segments import SegmentRange
 
@@ -51,6 +52,7 @@ class Assembler:
         canvas.add(self._closing(graph), f"heads.{graph.head}", head, [h, *targets])
         model = canvas.model([*canvas.results, new_positions, *new_states], outputs)
         onnxscript.optimizer.optimize(model)
+        share_rows(model.graph)
         _name_nodes(model.graph)
         check_interface(model, inputs, outputs, graph.segment)
         return model
