@@ -99,6 +99,7 @@ class Reading:
         initial_memory: see `Dialect`.
         others: any other overrides that `load_checkpoint` takes.
         vocabulary: file that the vocabulary is in, or "bytes"; None for the stored one.
+        mem_len: memory length M in tokens; None for the stored one.
     """
 
     origin: str | None
@@ -107,11 +108,12 @@ class Reading:
     initial_memory: str | None
     others: Mapping[str, Any] = field(default_factory=dict)
     vocabulary: str | None = None
+    mem_len: int | None = None
 
     @property
     def overrides(self) -> dict[str, Any]:
         """The values that were given, as `load_checkpoint` takes them."""
-        values = {n: getattr(self, n) for n in ("same_length", "clamp_len", "initial_memory")}
+        values = {n: getattr(self, n) for n in ("mem_len", "same_length", "clamp_len", "initial_memory")}
         return {**self.others, **{n: v for n, v in values.items() if v is not None}}
 
     def load(self, path: Path) -> Checkpoint:
@@ -122,17 +124,20 @@ class Reading:
 
     def open(self, path: Path) -> Bundle | Checkpoint:
         """Open a bundle or load a checkpoint; raises InputError for values that a bundle cannot change."""
+        from txl_export.backends.base import check_request
         from txl_export.bundle import Bundle
         from txl_export.errors import InputError
 
         if not is_bundle(path):
             return self.load(path)
-        if self.origin or self.overrides or self.vocabulary:
+        bundle, overrides = Bundle.open(path), self.overrides
+        check_request(bundle.manifest, overrides.pop("mem_len", None), None)
+        if self.origin or overrides or self.vocabulary:
             given = [name for name in ("origin", "vocabulary") if getattr(self, name)]
-            names = given + list(self.overrides)
+            names = given + list(overrides)
             flags = ", ".join(f"--set {n}" if n in self.others else "--" + n.replace("_", "-") for n in names)
             raise InputError(f"{path} is a bundle, {flags} cannot change its graphs: export again with {flags}")
-        return Bundle.open(path)
+        return bundle
 
 
 def is_bundle(path: Path) -> bool:
@@ -146,6 +151,7 @@ def checkpoint_options(function: F) -> F:
     """Add --origin, the evaluation values and --set; the verb gets them as one `reading`."""
 
     @click.option("--origin", help="Implementation the checkpoint comes from; detected when not given.")
+    @click.option("--mem-len", type=int, help="Memory length M in tokens; the stored one when not given.")
     @click.option("--same-length/--no-same-length", default=None, help="Every query sees equally many keys.")
     @click.option("--clamp-len", type=int, help="Distances above it share one position; -1 for none.")
     @click.option("--initial-memory", type=click.Choice(["empty", "zeros"]), help="What streams start from.")
@@ -157,6 +163,7 @@ def checkpoint_options(function: F) -> F:
     def wrapped(
         *args: Any,
         origin: str | None,
+        mem_len: int | None,
         same_length: bool | None,
         clamp_len: int | None,
         initial_memory: str | None,
@@ -164,7 +171,7 @@ def checkpoint_options(function: F) -> F:
         vocabulary: str | None,
         **rest: Any,
     ) -> Any:
-        reading = Reading(origin, same_length, clamp_len, initial_memory, dict(others), vocabulary)
+        reading = Reading(origin, same_length, clamp_len, initial_memory, dict(others), vocabulary, mem_len=mem_len)
         return function(*args, reading=reading, **rest)
 
     return wrapped  # type: ignore[return-value]
@@ -175,7 +182,6 @@ class Running:
     """How to run a model."""
 
     backend: str | None
-    mem_len: int | None
     segment_len: int | None
     threads: int | None
 
@@ -183,26 +189,24 @@ class Running:
         """The engine of a bundle or checkpoint."""
         from txl_export.runtime import Engine
 
-        return Engine.load(source, self.backend, self.mem_len, self.segment_len, self.threads)
+        return Engine.load(source, self.backend, segment_len=self.segment_len, threads=self.threads)
 
 
 def engine_options(function: F) -> F:
-    """Add --backend, --mem-len, --segment-len and --threads; the verb gets them as one `running`."""
+    """Add --backend, --segment-len and --threads; the verb gets them as one `running`."""
 
     @click.option("--backend", metavar="NAME", help="onnxruntime, typed or eager; the fastest that works else.")
-    @click.option("--mem-len", type=int, help="Memory length M in tokens (of a checkpoint; a bundle's is fixed).")
     @click.option("--segment-len", type=int, help="Tokens per segment; the bundle's when not given.")
     @click.option("--threads", type=int, help="CPU threads; all cores when not given.")
     @functools.wraps(function)
     def wrapped(
         *args: Any,
         backend: str | None,
-        mem_len: int | None,
         segment_len: int | None,
         threads: int | None,
         **rest: Any,
     ) -> Any:
-        return function(*args, running=Running(backend, mem_len, segment_len, threads), **rest)
+        return function(*args, running=Running(backend, segment_len, threads), **rest)
 
     return wrapped  # type: ignore[return-value]
 
