@@ -69,9 +69,9 @@ def configs(draw: st.DrawFn, **fixed: Any) -> ModelConfig:
 
 
 @st.composite
-def checkpoints(draw: st.DrawFn) -> Checkpoint:
-    """Any small model of any dialect, its tensors all random."""
-    config = draw(configs())
+def checkpoints(draw: st.DrawFn, **fixed: Any) -> Checkpoint:
+    """Any small model of any dialect, its tensors all random; values of `fixed` are as in `configs`."""
+    config = draw(configs(**fixed))
     # Without memory a query must be given itself to see.
     extra = 1 if config.same_length and not config.mem_len else draw(st.sampled_from([0, 1]))
     dialect = Dialect(
@@ -92,17 +92,23 @@ class Step:
     segment_len: int
 
 
-STEPS = st.builds(
-    Step,
-    reset=st.one_of(st.just(frozenset()), st.frozensets(st.integers(0, STREAMS - 1), min_size=1)),
-    # Beyond LONGEST a feed is several segments.
-    length=st.one_of(st.integers(1, LONGEST), st.just(1), st.integers(LONGEST, 3 * LONGEST)),
-    segment_len=st.sampled_from([LONGEST, LONGEST, 1, 4]),
-)
-# At the end all streams go on until the memory has wrapped twice and more.
-HISTORIES = st.lists(STEPS, min_size=3, max_size=8).map(
-    lambda steps: [*steps, *(Step(frozenset(), n, LONGEST) for n in (7, 2, 1, LONGEST, 3))]
-)
+def histories(longest: int = 3 * LONGEST, most: int = 8) -> st.SearchStrategy[list[Step]]:
+    """Steps of up to `longest` tokens, up to `most` of them; then all go on until the memory has wrapped twice."""
+    short = min(longest, LONGEST)
+    steps = st.builds(
+        Step,
+        reset=st.one_of(st.just(frozenset()), st.frozensets(st.integers(0, STREAMS - 1), min_size=1)),
+        # Beyond LONGEST a feed is several segments.
+        length=st.one_of(
+            st.integers(1, min(longest, LONGEST)), st.just(1), st.integers(min(longest, LONGEST), longest)
+        ),
+        segment_len=st.sampled_from([LONGEST, LONGEST, 1, 4]),
+    )
+    ends = [Step(frozenset(), n, LONGEST) for n in (7, 2, 1, LONGEST, 3)]
+    return st.lists(steps, min_size=3, max_size=most).map(lambda drawn: [*drawn, *ends])
+
+
+HISTORIES = histories()
 
 
 def module_engine(checkpoint: Checkpoint, layout: str, heads: tuple[str, ...]) -> Engine:
