@@ -6,6 +6,7 @@ others in each test, anew at every run; what fails is printed with the values th
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -109,10 +110,15 @@ def histories(longest: int = 3 * LONGEST, most: int = 8) -> st.SearchStrategy[li
 HISTORIES = histories()
 
 
-def module_engine(checkpoint: Checkpoint, layout: str, heads: tuple[str, ...]) -> Engine:
+def storing(checkpoint: Checkpoint, mem_len: int) -> Checkpoint:
+    """The checkpoint with another M in its configuration, as training left it."""
+    return dataclasses.replace(checkpoint, config=dataclasses.replace(checkpoint.config, mem_len=mem_len))
+
+
+def module_engine(checkpoint: Checkpoint, mem_len: int, layout: str, heads: tuple[str, ...]) -> Engine:
     """The module that a bundle's graphs are traced from, without tracing it."""
     segments = (SegmentRange(1, LONGEST),)
-    manifest = _plan(checkpoint, None, segments, layout, PrecisionPolicy("fp32"), heads, None, 5)
+    manifest = _plan(checkpoint, mem_len, segments, layout, PrecisionPolicy("fp32"), heads, None, 5)
     manifest.files[WEIGHTS] = {"sha256": ""}  # type: ignore[index] - a plain dict
     return Engine(TypedModel(Bundle(Path("nowhere"), manifest, judge=checkpoint), LONGEST))
 
@@ -120,9 +126,9 @@ def module_engine(checkpoint: Checkpoint, layout: str, heads: tuple[str, ...]) -
 class Judge:
     """The reference in float32, and in float64 beside it: what they differ by is rounding."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, mem_len: int) -> None:
         self.config = checkpoint.config
-        single, double = (EagerModel(checkpoint, None, LONGEST, top_k=5) for _ in range(2))
+        single, double = (EagerModel(checkpoint, mem_len, LONGEST, top_k=5) for _ in range(2))
         self.single, self.double = Engine(single).session(STREAMS), Engine(double.double()).session(STREAMS)
         self.rounding = 0.0
 

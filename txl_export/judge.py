@@ -7,8 +7,12 @@ from typing import Any
 
 from txl_export.bundle import CHECKPOINT, Bundle
 from txl_export.checkpoints import Checkpoint, load_checkpoint
-from txl_export.config import OVERRIDABLE_CONFIG
+from txl_export.config import OVERRIDABLE_CONFIG, OVERRIDABLE_DIALECT
 from txl_export.errors import InputError, TxlError
+
+# What a judge may have otherwise: the memory length is the bundle's, dropout plays no part in evaluation, and another
+# origin's file holds the rows of the clusters in another order.
+_FREE = ("mem_len", "dropout", "dropatt", "cluster_order")
 
 
 def judge_of(bundle: Bundle, given: str | Path | Checkpoint | None = None) -> tuple[Checkpoint, tuple[str, ...]]:
@@ -39,11 +43,10 @@ def judge_of(bundle: Bundle, given: str | Path | Checkpoint | None = None) -> tu
     # The recorded origin belongs to the recorded path: a copy in the bundle is native, another file is looked at.
     origin = recorded.get("origin") if given is None and path != bundle.path / CHECKPOINT else None
     judge = path if isinstance(path, Checkpoint) else load_checkpoint(path, origin, overrides)
-    ours, theirs = bundle.manifest.config.to_dict(), judge.config.to_dict()
-    # The memory length is the bundle's; dropout plays no part in evaluation.
-    odd = [k for k in ours if ours[k] != theirs[k] and k not in ("mem_len", "dropout", "dropatt")]
+    ours, theirs = ({**m.config.to_dict(), **m.dialect.to_dict()} for m in (bundle.manifest, judge))
+    odd = [k for k in ours if ours[k] != theirs[k] and k not in _FREE]
     if odd:
-        kind = "evaluated with" if odd[0] in OVERRIDABLE_CONFIG else "exported from a model with"
+        kind = "evaluated with" if odd[0] in OVERRIDABLE_CONFIG + OVERRIDABLE_DIALECT else "exported from a model with"
         raise InputError(
             f"{judge.path} has {odd[0]} {theirs[odd[0]]!r}, the bundle was {kind} {ours[odd[0]]!r}: "
             "give the checkpoint that it was exported from"
