@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 import pytest
 
 from tests.helpers import random_checkpoint, tiny_config
 from txl_export.benchmarking import bench, machine
+from txl_export.benchmarking.measure import _command
 from txl_export.benchmarking.plan import Request, plan
+from txl_export.benchmarking.process import Source
 from txl_export.benchmarking.target import Target
-from txl_export.checkpoints import native
+from txl_export.checkpoints import load_checkpoint, native
 from txl_export.config import Dialect
 from txl_export.errors import (
     BundleError,
@@ -148,6 +151,20 @@ def test_the_judges_overrides_are_applied(hollow_bundle):
     path = hollow_bundle(judge={"path": "../checkpoint", "origin": "native", "overrides": {"clamp_len": 3}})
     with pytest.raises(BundleError, match="clamp_len 3"):  # the hollow bundle itself says -1
         Target.open(path).checkpoint()
+
+
+def test_a_loaded_checkpoint_is_timed_with_its_overrides(checkpoint):
+    asked = {"mem_len": 9, "clamp_len": 3, "window_extra": 1, "same_length": True}
+    target = Target.open(load_checkpoint(checkpoint, overrides=asked))
+    assert (target.mem_len, target.config.clamp_len, target.dialect.window_extra) == (9, 3, 1)
+    assert target.source == Source(checkpoint, "native", asked)
+    assert target.checkpoint().config == target.config
+    assert target.digest != Target.open(checkpoint).digest
+    said = shlex.split(_command([target], request(), 0))
+    assert said[2] == str(checkpoint) and said[-7:-2] == ["--mem-len", "9", "--clamp-len", "3", "--set"]
+    assert said[-2:] == ["window_extra=1", "--same-length"]
+    with pytest.raises(InputError, match="in memory cannot be timed"):
+        bench(random_checkpoint(tiny_config()))
 
 
 def test_a_kept_checkpoint_is_native_whatever_its_origin(hollow_bundle, checkpoint):

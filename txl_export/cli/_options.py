@@ -116,6 +116,11 @@ class Reading:
         values = {n: getattr(self, n) for n in ("mem_len", "same_length", "clamp_len", "initial_memory")}
         return {**self.others, **{n: v for n, v in values.items() if v is not None}}
 
+    @property
+    def given(self) -> bool:
+        """Whether anything is to be read otherwise than it is stored."""
+        return bool(self.origin or self.overrides or self.vocabulary)
+
     def load(self, path: Path) -> Checkpoint:
         """Load a checkpoint; raises CheckpointError or ConfigError."""
         from txl_export.checkpoints import load_checkpoint
