@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from tests.helpers import random_checkpoint, random_ids
@@ -30,58 +32,63 @@ from txl_export.runtime.session import TopK
 from txl_export.segments import SegmentRange
 
 LONGEST = 11  # tokens in the longest segment, beyond any M drawn here
-MEM_LENS = (6, 0, 1, 2, 3, 8)
 STREAMS = 3
 KINDS = ("log_probs", "logits", "target", "top_k", "features")
 HEADS = (*KINDS, *(f"{k}@last" for k in KINDS))
 
 
-def examples(usual: int) -> settings:
-    """Settings of a test that draws models: `usual` of them and always the same, or TXL_EXAMPLES others."""
+def examples(usual: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test with `usual` generators of random numbers, always the same ones, or with TXL_EXAMPLES others.
+
+    The test takes `rng` and draws from it what it needs: unlike values that hypothesis draws one by one, no two
+    models are nearly the same. Nothing is shrunk, for an export takes seconds; what was drawn is printed.
+    """
     asked = os.environ.get("TXL_EXAMPLES")
-    return settings(
+    how = settings(
         max_examples=int(asked or usual),
         derandomize=not asked,
-        print_blob=True,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow],
     )
+    return lambda test: how(given(rng=st.randoms(use_true_random=True))(test))
 
 
-@st.composite
-def configs(draw: st.DrawFn, **fixed: Any) -> ModelConfig:
+def random_config(rng: Random, **fixed: Any) -> ModelConfig:
     """Any architecture, but small; values of `fixed` are taken as they are."""
-    mem_len = draw(st.sampled_from(MEM_LENS))
-    div_val = draw(st.sampled_from([1, 2, 4]))
+    mem_len, div_val, d_model = rng.choice([0, 1, 2, 3, 6, 8]), rng.choice([1, 2, 4]), rng.choice([4, 6, 8, 14])
     # Sizes of the shortlist and of up to three tails, clusters of one token among them.
-    sizes = draw(st.lists(st.sampled_from([7, 1, 2, 12]), min_size=1, max_size=4))
-    cutoffs = tuple(int(n) for n in np.cumsum(sizes)[:-1])
-    narrowest = div_val ** len(cutoffs)
-    d_model = draw(st.sampled_from([8, 4, 6, 14]))
-    d_embed = draw(st.sampled_from([n for n in (d_model, 3, 5, 8, 16, 33, 64, 70) if n >= narrowest]))
+    sizes = rng.choices([1, 2, 7, 12], k=rng.randint(1, 4))
+    narrowest = div_val ** (len(sizes) - 1)
     values = {
-        "vocab_size": sum(sizes), "cutoffs": cutoffs, "div_val": div_val, "d_model": d_model, "d_embed": d_embed,
-        "n_layer": draw(st.integers(1, 3)), "n_head": draw(st.integers(1, 3)),
-        "d_head": draw(st.sampled_from([3, 5, 7, 1, 4])), "d_inner": draw(st.sampled_from([9, 1, 16])),
-        "tie_weight": draw(st.booleans()), "tie_projs": tuple(draw(st.booleans()) for _ in sizes),
-        "pre_lnorm": draw(st.booleans()), "untie_r": draw(st.booleans()), "same_length": draw(st.booleans()),
-        "mem_len": mem_len, "clamp_len": draw(st.sampled_from([-1, 0, 1, mem_len - 1, mem_len, mem_len + 1, 30])),
+        "vocab_size": sum(sizes), "cutoffs": tuple(accumulate(sizes[:-1])), "div_val": div_val, "d_model": d_model,
+        "d_embed": rng.choice([n for n in (d_model, d_model, 3, 5, 9, 16, 33, 64, 70) if n >= narrowest]),
+        "n_layer": rng.randint(1, 3), "n_head": rng.randint(1, 3), "d_head": rng.choice([1, 3, 4, 5, 7]),
+        "d_inner": rng.choice([1, 9, 16]), "tie_weight": rng.random() < 0.5,
+        "tie_projs": tuple(rng.random() < 0.5 for _ in sizes), "pre_lnorm": rng.random() < 0.5,
+        "untie_r": rng.random() < 0.5, "same_length": rng.random() < 0.5, "mem_len": mem_len,
+        "clamp_len": rng.choice([-1, -1, 0, 1, mem_len - 1, mem_len, mem_len + 1, 30]),
     }  # fmt: skip
-    return ModelConfig(**values | fixed)
+    config = ModelConfig(**values | fixed)
+    note(str(config))
+    return config
 
 
-@st.composite
-def checkpoints(draw: st.DrawFn, **fixed: Any) -> Checkpoint:
-    """Any small model of any dialect, its tensors all random; values of `fixed` are as in `configs`."""
-    config = draw(configs(**fixed))
-    # Without memory a query must be given itself to see.
-    extra = 1 if config.same_length and not config.mem_len else draw(st.sampled_from([0, 1]))
+def random_dialect(rng: Random, config: ModelConfig) -> Dialect:
+    """Any dialect in which the configuration leaves a query a key to see."""
     dialect = Dialect(
-        initial_memory=draw(st.sampled_from(INITIAL_MEMORIES)),
-        window_extra=extra,
-        cluster_order=draw(st.sampled_from(CLUSTER_ORDERS)),
-        layer_norm_eps=draw(st.sampled_from([1e-5, 1e-12, 1e-3, 0.1])),
+        initial_memory=rng.choice(INITIAL_MEMORIES),
+        window_extra=1 if config.same_length and not config.mem_len else rng.randint(0, 1),
+        cluster_order=rng.choice(CLUSTER_ORDERS),
+        layer_norm_eps=rng.choice([1e-5, 1e-12, 1e-3, 0.1]),
     )
-    return random_checkpoint(config, dialect, seed=draw(st.integers(0, 99)), std=0.3)
+    note(str(dialect))
+    return dialect
+
+
+def random_model(rng: Random) -> Checkpoint:
+    """Any small model of any dialect, its tensors all random."""
+    config = random_config(rng)
+    return random_checkpoint(config, random_dialect(rng, config), seed=rng.randint(0, 999), std=0.3)
 
 
 @dataclass(frozen=True)
@@ -93,21 +100,16 @@ class Step:
     segment_len: int
 
 
-def histories(longest: int = 3 * LONGEST, most: int = 8) -> st.SearchStrategy[list[Step]]:
-    """Steps of up to `longest` tokens, up to `most` of them; then all go on until the memory has wrapped twice."""
-    short = min(longest, LONGEST)
-    steps = st.builds(
-        Step,
-        reset=st.one_of(st.just(frozenset()), st.frozensets(st.integers(0, STREAMS - 1), min_size=1)),
+def random_history(rng: Random, longest: int = 3 * LONGEST, most: int = 8) -> list[Step]:
+    """Up to `most` steps of up to `longest` tokens; then all go on until the memory has wrapped twice."""
+    steps = []
+    for _ in range(rng.randint(3, most)):
+        reset = frozenset(rng.sample(range(STREAMS), rng.choice([0, 0, 1, 1, 2, 3])))
         # Beyond LONGEST a feed is several segments.
-        length=st.one_of(st.integers(1, short), st.just(1), st.integers(short, longest)),
-        segment_len=st.sampled_from([LONGEST, LONGEST, 1, 4]),
-    )
-    ends = [Step(frozenset(), n, LONGEST) for n in (7, 2, 1, LONGEST, 3)]
-    return st.lists(steps, min_size=3, max_size=most).map(lambda drawn: [*drawn, *ends])
-
-
-HISTORIES = histories()
+        length = rng.choice([1, rng.randint(1, min(longest, LONGEST)), rng.randint(1, longest)])
+        steps.append(Step(reset, length, rng.choice([LONGEST, LONGEST, 1, 4])))
+    note(str(steps))
+    return [*steps, *(Step(frozenset(), n, LONGEST) for n in (7, 2, 1, LONGEST, 3))]
 
 
 def storing(checkpoint: Checkpoint, mem_len: int) -> Checkpoint:

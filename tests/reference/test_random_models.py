@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
-from hypothesis import given
 
 from tests.helpers import random_ids
 from tests.huggingface_models import huggingface_model, save_model
-from tests.random_models import HISTORIES, LONGEST, STREAMS, checkpoints, configs, examples, histories
+from tests.random_models import LONGEST, STREAMS, examples, random_config, random_history, random_model
 from tests.reference.naive import NaiveStream
 from txl_export import load_checkpoint
 from txl_export.backends.eager import EagerModel
@@ -19,10 +19,10 @@ from txl_export.runtime import Engine
 from txl_export.runtime.planning import cut
 
 
-@examples(10)
-@given(checkpoint=checkpoints(), history=histories(longest=9, most=4))
-def test_sessions_of_the_reference_are_the_papers_equations(checkpoint, history):
+@examples(8)
+def test_sessions_of_the_reference_are_the_papers_equations(rng):
     """In float64, with streams that start anew while others go on."""
+    checkpoint, history = random_model(rng), random_history(rng, longest=9, most=4)
     session = Engine(EagerModel(checkpoint, None, LONGEST).double()).session(STREAMS)
     theirs = [NaiveStream(checkpoint) for _ in range(STREAMS)]
     for i, step in enumerate(history):
@@ -40,11 +40,11 @@ def test_sessions_of_the_reference_are_the_papers_equations(checkpoint, history)
                 np.testing.assert_allclose(layer, stream.memory(n), rtol=0, atol=1e-9)
 
 
-@examples(20)
-@given(config=configs(), history=HISTORIES)
-def test_files_of_hugging_face_run_as_its_own_code_runs_them(config, history):
-    if not config.mem_len and config.same_length:
-        config = config.__class__(**config.to_dict() | {"same_length": False})  # no key to see
+@examples(12)
+def test_files_of_hugging_face_run_as_its_own_code_runs_them(rng):
+    config, history = random_config(rng, dropout=0.1), random_history(rng)
+    if not config.mem_len:
+        config = dataclasses.replace(config, same_length=False)  # no key to see
     names = ("vocab_size", "n_layer", "n_head", "d_model", "d_head", "d_inner", "d_embed", "div_val", "pre_lnorm")
     options = {n: getattr(config, n) for n in (*names, "untie_r", "mem_len", "clamp_len", "same_length")}
     theirs = huggingface_model(
@@ -53,7 +53,7 @@ def test_files_of_hugging_face_run_as_its_own_code_runs_them(config, history):
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = load_checkpoint(save_model(theirs, Path(folder) / "saved", safetensors=config.untie_r))
-    assert checkpoint.config == config.__class__(**config.to_dict() | {"dropout": 0.1})
+    assert checkpoint.config == config
     ours = Engine.load(checkpoint, backend="eager").session(STREAMS)
     mems = None
     for i, step in enumerate(history):
