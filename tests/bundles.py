@@ -35,7 +35,7 @@ MODELS: dict[str, tuple[ModelConfig, Dialect]] = {
             mem_len=24, same_length=True, clamp_len=9, pre_lnorm=True, untie_r=True,
             vocab_size=61, cutoffs=(17, 40), div_val=2,
         ),
-        _REVERSED,
+        Dialect(cluster_order="reversed", layer_norm_eps=1e-2),
     ),
     "wider_window": (
         tiny_config(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from tests.checkpoints.peft_adapters import low_rank, module_names, save_adapter
 from tests.helpers import random_checkpoint, tiny_config
 from txl_export.benchmarking import bench, machine, worker
+from txl_export.benchmarking.measure import _command
 from txl_export.benchmarking.plan import Request, plan
+from txl_export.benchmarking.process import Source
 from txl_export.benchmarking.target import Target
 from txl_export.bundle import Manifest
 from txl_export.checkpoints import load_checkpoint, native
@@ -173,6 +176,20 @@ def test_the_judges_adapters_are_merged(hollow_bundle, checkpoint, tmp_path):
     for damaged in (5, [5], [{}], *([adapter | change] for change in changes)):
         with pytest.raises(BundleError, match="damaged"):
             Manifest.from_dict(json.loads(hollow.read_text()) | {"judge": judge | {"adapters": damaged}}, hollow)
+
+
+def test_a_loaded_checkpoint_is_timed_with_its_overrides(checkpoint):
+    asked = {"mem_len": 9, "clamp_len": 3, "window_extra": 1, "same_length": True}
+    target = Target.open(load_checkpoint(checkpoint, overrides=asked))
+    assert (target.mem_len, target.config.clamp_len, target.dialect.window_extra) == (9, 3, 1)
+    assert target.source == Source(checkpoint, "native", asked)
+    assert target.checkpoint().config == target.config
+    assert target.digest != Target.open(checkpoint).digest
+    said = shlex.split(_command([target], request(), 0))
+    assert said[2] == str(checkpoint) and said[-7:-2] == ["--mem-len", "9", "--clamp-len", "3", "--set"]
+    assert said[-2:] == ["window_extra=1", "--same-length"]
+    with pytest.raises(InputError, match="in memory cannot be timed"):
+        bench(random_checkpoint(tiny_config()))
 
 
 def test_a_kept_checkpoint_is_native_whatever_its_origin(hollow_bundle, checkpoint):

@@ -13,7 +13,10 @@ import pytest
 
 import txl_export as txl
 from txl_export.benchmarking import Table, bench, process, run, serving, worker
+from txl_export.benchmarking.blocks import Blocks
+from txl_export.benchmarking.plan import Request, plan
 from txl_export.benchmarking.table import Ratio
+from txl_export.benchmarking.target import Target
 from txl_export.errors import EnvironmentMismatch, InputError
 
 
@@ -266,6 +269,17 @@ def test_targets_are_given_to_heads_that_take_them(checkpoint):
         assert seen is None or job.out.shape == seen
         assert job.fill() == 6
     assert np.array_equal(job.session.positions, job.session.positions[:1].repeat(2))
+
+
+def test_workers_read_the_checkpoint_as_it_was_read(checkpoint):
+    asked = {"clamp_len": 3, "window_extra": 1}
+    blocks = object.__new__(Blocks)
+    source = Target.open(txl.load_checkpoint(checkpoint, overrides=asked))
+    request = Request.checked((6,), (1,), (1,), ("eager",), None, rounds=1, threads=1)
+    (block,) = plan([source], request)
+    message = blocks._candidate(block, block.comparisons[0][0]).message
+    info = worker.Job(message).info
+    assert (info.config.clamp_len, info.dialect.window_extra, info.mem_len) == (3, 1, 6)
 
 
 def test_settling_waits_for_threads_that_spin():

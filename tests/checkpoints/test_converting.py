@@ -22,6 +22,7 @@ from txl_export.errors import EnvironmentMismatch, ExportError, InputError
 from txl_export.vocabulary import ByteVocabulary, SymbolVocabulary
 
 TAILS = tiny_config(vocab_size=61, cutoffs=(17, 30, 40), div_val=2, tie_projs=(False, True, True, True))
+OVERRIDES = ("--clamp-len", 3, "--mem-len", 9, "--same-length")
 REVERSED = Dialect(cluster_order="reversed")
 WORDS = SymbolVocabulary([f"w{i}" for i in range(60)] + ["<eos>"], lower_case=True, line_end="<eos>")
 
@@ -135,6 +136,7 @@ def test_the_command(run, tmp_path):  # noqa: F811 - the fixture
     assert load_checkpoint(tmp_path / "hf").vocab.symbols == WORDS.symbols
     again = run("convert", tmp_path / "m", "-o", tmp_path / "hf")
     assert again.exit_code == 2 and "not empty" in again.stderr
-    value = json.loads(run("convert", tmp_path / "hf", "-o", tmp_path / "n", "--clamp-len", 3, "--json").stdout)
+    value = json.loads(run("convert", tmp_path / "hf", "-o", tmp_path / "n", *OVERRIDES, "--json").stdout)
     assert value["origin"] == "native" and "split at blanks" in value["notes"][0]
-    assert load_checkpoint(tmp_path / "n").config.clamp_len == 3
+    evaluated = load_checkpoint(tmp_path / "n").config
+    assert (evaluated.clamp_len, evaluated.mem_len, evaluated.same_length) == (3, 9, True)

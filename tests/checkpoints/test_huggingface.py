@@ -50,15 +50,17 @@ def their_tensors(config: ModelConfig, weights=None) -> dict[str, np.ndarray]:
         for part in ("weight", "bias"):
             out[f"{t}layers.{n}.dec_attn.layer_norm.{part}"] = w[f"{a}norm.{part}"]
             out[f"{t}layers.{n}.pos_ff.layer_norm.{part}"] = w[f"{f}norm.{part}"]
-    out["crit.cluster_weight"], out["crit.cluster_bias"] = w["softmax.cluster_weight"], w["softmax.cluster_bias"]
+    if config.n_tails:
+        out["crit.cluster_weight"], out["crit.cluster_bias"] = w["softmax.cluster_weight"], w["softmax.cluster_bias"]
     tables = len(config.cutoffs) + 1 if config.div_val > 1 else 1
     for i in range(tables):
         out[f"{t}word_emb.emb_layers.{i}.weight"] = w[f"embedding.tables.{i}"]
-        out[f"{t}word_emb.emb_projs.{i}"] = w[f"embedding.projs.{i}"]
+        if config.has_projs:
+            out[f"{t}word_emb.emb_projs.{i}"] = w[f"embedding.projs.{i}"]
         owner = "embedding.tables" if config.tie_weight else "softmax.weights"
         out[f"crit.out_layers.{i}.weight"] = w[f"{owner}.{i}"]
         out[f"crit.out_layers.{i}.bias"] = w[f"softmax.biases.{i}"]
-    for i, tied in enumerate(config.tie_projs):
+    for i, tied in enumerate(config.tie_projs if config.has_projs else ()):
         table = i if config.div_val > 1 else 0
         out[f"crit.out_projs.{i}"] = w[f"embedding.projs.{table}" if tied else f"softmax.projs.{i}"]
     out[t + "pos_emb.inv_freq"] = (1 / 10000 ** (np.arange(0, config.d_model, 2) / config.d_model)).astype(np.float32)

@@ -42,6 +42,17 @@ def test_options_reach_the_api(run: Run, asked: dict[str, Any]):
     assert (asked["rounds"], asked["threads"]) == (2, 1)
 
 
+def test_checkpoints_are_timed_as_they_are_read(run: Run, asked: dict[str, Any], checkpoint: Path, bundle: Path):
+    read = ("--mem-len", 20, "--no-same-length", "--clamp-len", 7, "--set", "layer_norm_eps=0.01")
+    assert run("bench", checkpoint, *read).exit_code == 0
+    (loaded,) = asked["targets"]
+    expected = {"mem_len": 20, "same_length": False, "clamp_len": 7, "layer_norm_eps": 0.01}
+    assert (loaded.path, loaded.overrides) == (checkpoint, expected)
+    assert (loaded.config.mem_len, loaded.config.clamp_len, loaded.dialect.layer_norm_eps) == (20, 7, 0.01)
+    result = run("bench", checkpoint, bundle, "--clamp-len", 7)
+    assert result.exit_code == 2 and f"{bundle} is a bundle, --clamp-len cannot change its graphs" in result.stderr
+
+
 def test_json(run: Run, asked: dict[str, Any]):
     found = json.loads(run("bench", "a", "--json").stdout)
     assert (found["format"], found["rows"]) == ("txl-export-bench", [])

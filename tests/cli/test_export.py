@@ -44,13 +44,13 @@ def test_options_reach_the_api(run: Run, checkpoint: Path, asked: dict[str, Any]
     others = ("--layout", "hidden", "--keep-checkpoint")
     result = run("export", checkpoint, "-o", "out", *lengths, *heads, *read, *others)
     assert result.exit_code == 0, result.output
-    assert (asked["mem_len"], asked["segment_lens"], asked["segment_len"]) == (20, ("1", "4-16"), 4)
+    assert (asked["segment_lens"], asked["segment_len"]) == (("1", "4-16"), 4)
     assert (asked["head"], asked["top_k"]) == (["target", "log_probs@last", "top_k"], 3)
     assert (asked["layout"], asked["precision"], asked["keep_checkpoint"]) == ("hidden", "fp32", True)
     assert asked["out_dir"] == Path("out")
     loaded = asked["checkpoint"]
-    assert loaded.overrides == {"same_length": False, "clamp_len": 7, "initial_memory": "zeros"}
-    assert (loaded.config.same_length, loaded.config.clamp_len) == (False, 7)
+    assert loaded.overrides == {"mem_len": 20, "same_length": False, "clamp_len": 7, "initial_memory": "zeros"}
+    assert (loaded.config.mem_len, loaded.config.same_length, loaded.config.clamp_len) == (20, False, 7)
 
 
 def test_the_table_names_files_and_what_comes_next(run: Run, checkpoint: Path, asked: dict[str, Any], bundle: Path):

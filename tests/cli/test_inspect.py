@@ -53,9 +53,19 @@ def test_the_size_that_export_would_take_is_about_right(found: Any, checkpoint: 
 
 
 def test_overrides_show(found: Any, checkpoint: Path):
-    f = found(checkpoint, "--clamp-len", 5, "--initial-memory", "zeros")
-    assert f["overrides"] == {"clamp_len": 5, "initial_memory": "zeros"}
+    f = found(checkpoint, "--clamp-len", 5, "--initial-memory", "zeros", "--mem-len", 40)
+    assert f["overrides"] == {"mem_len": 40, "clamp_len": 5, "initial_memory": "zeros"}
     assert (f["model"]["clamp_len"], f["dialect"]["initial_memory"]) == (5, "zeros")
+    assert f["model"]["mem_len"] == f["export"]["mem_len"] == 40 and 40 in [c["mem_len"] for c in f["costs"]]
+    f = found("wt103-base", "--mem-len", 41, "--no-same-length", "--set", "window_extra=1")
+    assert (f["model"]["mem_len"], f["model"]["same_length"], f["dialect"]["window_extra"]) == (41, False, 1)
+
+
+def test_what_was_given_is_not_called_a_default(run: Run, tmp_path: Path):
+    path, _ = make("state dict", tmp_path / "model.pt", CONFIGS["plain"])
+    assert "mem_len 512" in run("inspect", path).stdout
+    said = run("inspect", path, "--mem-len", 6, "--same-length").stdout
+    assert "note: the files do not say pre_lnorm False, clamp_len -1" in said and "mem_len 512" not in said
 
 
 def test_what_a_state_dict_does_not_say_is_asked_for_and_set(found: Any, run: Run, tmp_path: Path):
@@ -153,6 +163,11 @@ def test_a_bundle_keeps_its_evaluation_values(run: Run, bundle: Path):
     result = run("inspect", bundle, "--no-same-length", "--origin", "native")
     assert result.exit_code == 2
     assert "--origin, --same-length cannot change its graphs" in result.stderr
+    for given in (("--mem-len", 5), ("--set", "mem_len=5")):
+        result = run("inspect", bundle, *given)
+        assert result.exit_code == 2
+        assert "mem_len 5 was asked for, this bundle holds 12: export again with --mem-len 5" in result.stderr
+    assert run("inspect", bundle, "--mem-len", 12).exit_code == 0
 
 
 def test_a_config_that_needs_a_memory_says_so(run: Run, found: Any, tmp_path: Path):

@@ -66,7 +66,7 @@ def test_bound_run_equals_plain_run(exported, layout, batch_size):
     state = session._streams.state()
     for i, n in enumerate([8, 1, 8, 3, 1, 1, 8, 5, 8]):
         ids = random_ids(bundle.config, batch_size, n, seed=i)
-        graph = engine.model.session(engine.model.graph("log_probs", n))
+        graph = engine.model.session(engine.model.graph("log_probs", n), batch_size)
         names = [o.name for o in graph.get_outputs()]
         plain = dict(zip(names, graph.run(None, {"input_ids": ids, **state}), strict=True))
         np.testing.assert_array_equal(session.feed(ids), plain["log_probs"])

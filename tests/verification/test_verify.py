@@ -1,5 +1,6 @@
 """Verify as a user meets it: good bundles pass, any damage fails and is placed."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from txl_export.bundle import MANIFEST, WEIGHTS, Bundle, digest, file_entry
 from txl_export.checkpoints import Checkpoint, native
 from txl_export.cli import main
 from txl_export.files import read_json, write_json
+from txl_export.judge import judge_of
 from txl_export.vocabulary import ByteVocabulary
 
 SEGMENTS = 12
@@ -155,6 +157,18 @@ def test_bad_input_is_one_line(made: tuple[Path, Path], tmp_path: Path) -> None:
         with pytest.raises(InputError) as e:
             call()
         assert expected in one_line(e.value)
+
+
+@pytest.mark.parametrize("field, value", [("initial_memory", "zeros"), ("window_extra", 1), ("layer_norm_eps", 1e-12)])
+def test_a_judge_that_is_evaluated_otherwise_is_refused(made: tuple[Path, Path], field: str, value: object) -> None:
+    loaded = native.load(made[0])
+    other = dataclasses.replace(loaded, dialect=dataclasses.replace(loaded.dialect, **{field: value}))
+    with pytest.raises(InputError, match=f"has {field} {value!r}, the bundle was evaluated with") as e:
+        judge_of(Bundle.open(made[1]), other)
+    one_line(e.value)
+    # Rows of clusters are in the order of the file: a conversion of the checkpoint may have them in another.
+    reordered = dataclasses.replace(loaded, dialect=dataclasses.replace(loaded.dialect, cluster_order="reversed"))
+    assert judge_of(Bundle.open(made[1]), reordered)[0] is reordered
 
 
 def test_a_checkpoint_that_changed_since_the_export_is_said(made: tuple[Path, Path], tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ from txl_export.benchmarking.progress import Progress, Work
 from txl_export.benchmarking.quality import TEXT_BYTES, Text
 from txl_export.benchmarking.store import Store
 from txl_export.benchmarking.table import Table
-from txl_export.benchmarking.target import Target
+from txl_export.benchmarking.target import Given, Target
 from txl_export.benchmarking.workspace import workspace
-from txl_export.bundle import Bundle
+from txl_export.command_words import override_words
 from txl_export.errors import InputError
 
 
 def bench(
-    targets: str | Path | Bundle | Sequence[str | Path | Bundle],
+    targets: Given | Sequence[Given],
     mem_lens: Sequence[int] | None = None,
     segment_lens: Sequence[int] = (1, 64),
     batch_sizes: Sequence[int] = (1,),
@@ -43,7 +43,8 @@ def bench(
     Where a target is no bundle of that M and layout, its checkpoint is exported into a temporary folder.
 
     Args:
-        targets: bundles and checkpoints, one or several.
+        targets: bundles and checkpoints, one or several; a checkpoint that was loaded with overrides is timed with
+            them.
         mem_lens: memory lengths M in tokens; None for each target's own.
         segment_lens: tokens L per call.
         batch_sizes: streams B.
@@ -65,7 +66,7 @@ def bench(
         BundleError, CheckpointError: a target, or a bundle's checkpoint where it is needed, cannot be read.
         EnvironmentMismatch: a missing package, not enough disk space, or a worker that died.
     """
-    given = [targets] if isinstance(targets, str | Path | Bundle) else targets
+    given = [targets] if isinstance(targets, Given) else targets
     if not given:
         raise InputError("targets is empty: give at least one bundle or checkpoint")
     scored = None if text is None else Text.read(text, text_bytes, pretokenized)
@@ -114,4 +115,8 @@ def _command(targets: Sequence[Target], request: Request, text_bytes: int) -> st
         if value is not None:
             words += [f"--{name}", ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
     words += ["--pretokenized"] * bool(request.text and request.text.pretokenized)
+    read = [t.read for t in targets if t.read]  # all of them alike: the options are given once
+    words += map(str, override_words({name: value for source in read for name, value in source.overrides.items()}))
+    for folder in dict.fromkeys(folder for source in read for folder in source.adapters):
+        words += ["--adapter", str(folder)]
     return shlex.join(words)

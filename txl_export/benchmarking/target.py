@@ -20,6 +20,7 @@ from txl_export.runtime.planning import plan_segment
 from txl_export.segments import SegmentRange
 from txl_export.vocabulary import Vocabulary
 
+Given = str | Path | Bundle | Checkpoint
 HEAD, SEGMENT_LEN = "log_probs", 64  # of a checkpoint, as a default export has them
 # Values of a configuration that leave the time of a call alone, or that a cell sets itself.
 _FREE = ("mem_len", "dropout", "dropatt")
@@ -33,6 +34,7 @@ class Target:
         name: as it was given.
         path: where it is.
         bundle: opened; None for a checkpoint.
+        read: how the checkpoint was read; None for a bundle.
         config: the architecture, with evaluation values.
         dialect: the origin's behaviours.
         head: what calls return, on every backend.
@@ -43,6 +45,7 @@ class Target:
     name: str
     path: Path
     bundle: Bundle | None
+    read: Source | None
     config: ModelConfig
     dialect: Dialect
     head: str
@@ -50,15 +53,23 @@ class Target:
     digest: str
 
     @classmethod
-    def open(cls, given: str | Path | Bundle) -> Target:
-        """Open a target; raises BundleError, CheckpointError or ConfigError."""
+    def open(cls, given: Given) -> Target:
+        """Open a target; raises InputError, BundleError, CheckpointError or ConfigError."""
+        if isinstance(given, Checkpoint):
+            return cls._of_checkpoint(given, given.path, given.origin)
         path = given.path if isinstance(given, Bundle) else Path(given)
         if not (path / MANIFEST).is_file():
-            c = load_checkpoint(path)
-            return cls(str(path), path, None, c.config, c.dialect, HEAD, c.vocab, _digest(c))
+            return cls._of_checkpoint(load_checkpoint(path), path, None)
         m = (bundle := Bundle.open(path)).manifest
         head = HEAD if HEAD in m.heads else m.heads[0]
-        return cls(str(path), path, bundle, m.config, m.dialect, head, bundle.vocab, m.to_dict()["digest"])
+        return cls(str(path), path, bundle, None, m.config, m.dialect, head, bundle.vocab, m.to_dict()["digest"])
+
+    @classmethod
+    def _of_checkpoint(cls, c: Checkpoint, path: Path | None, origin: str | None) -> Target:
+        if path is None:
+            raise InputError("a checkpoint in memory cannot be timed, other processes load it: save it, give the path")
+        read = Source(path, origin, dict(c.overrides), tuple(a.path for a in c.adapters))
+        return cls(str(path), path, None, read, c.config, c.dialect, HEAD, c.vocab, _digest(c))
 
     @property
     def mem_len(self) -> int:
@@ -115,8 +126,9 @@ class Target:
     @property
     def source(self) -> Source:
         """The checkpoint behind it, which eager runs and exports are made of; raises BundleError when it is gone."""
-        if not self.bundle:
-            return Source(self.path)
+        if self.read:
+            return self.read
+        assert self.bundle is not None
         recorded, path = self.bundle.manifest.judge, self.bundle.judge_path
         if path is None:
             was = f", it was at {recorded['path']!r}" if recorded.get("path") else ""

@@ -119,6 +119,7 @@ class Reading:
         others: any other overrides that `load_checkpoint` takes.
         vocabulary: file that the vocabulary is in, or "bytes"; None for the stored one.
         adapters: folders of adapters to merge, in order.
+        mem_len: memory length M in tokens; None for the stored one.
     """
 
     origin: str | None
@@ -128,12 +129,18 @@ class Reading:
     others: Mapping[str, Any] = field(default_factory=dict)
     vocabulary: str | None = None
     adapters: tuple[Path, ...] = ()
+    mem_len: int | None = None
 
     @property
     def overrides(self) -> dict[str, Any]:
         """The values that were given, as `load_checkpoint` takes them."""
-        values = {n: getattr(self, n) for n in ("same_length", "clamp_len", "initial_memory")}
+        values = {n: getattr(self, n) for n in ("mem_len", "same_length", "clamp_len", "initial_memory")}
         return {**self.others, **{n: v for n, v in values.items() if v is not None}}
+
+    @property
+    def given(self) -> bool:
+        """Whether anything is to be read otherwise than it is stored."""
+        return bool(self.origin or self.overrides or self.vocabulary or self.adapters)
 
     def load(self, path: Path) -> Checkpoint:
         """Load a checkpoint; raises CheckpointError or ConfigError."""
@@ -153,17 +160,20 @@ class Reading:
 
     def open(self, path: Path) -> Bundle | Checkpoint:
         """Open a bundle or load a checkpoint; raises InputError for values that a bundle cannot change."""
+        from txl_export.backends.base import check_request
         from txl_export.bundle import Bundle
         from txl_export.errors import InputError
 
         if not is_bundle(path):
             return self.load(path)
+        bundle, overrides = Bundle.open(path), self.overrides
+        check_request(bundle.manifest, overrides.pop("mem_len", None), None)
         given = [name for name in ("origin", "vocabulary") if getattr(self, name)] + ["adapter"] * bool(self.adapters)
-        if given or self.overrides:
-            names = given + list(self.overrides)
+        if given or overrides:
+            names = given + list(overrides)
             flags = ", ".join(f"--set {n}" if n in self.others else "--" + n.replace("_", "-") for n in names)
             raise InputError(f"{path} is a bundle, {flags} cannot change its graphs: export again with {flags}")
-        return Bundle.open(path)
+        return bundle
 
 
 def is_bundle(path: Path) -> bool:
@@ -177,6 +187,7 @@ def checkpoint_options(function: F) -> F:
     """Add --origin, the evaluation values, --set and --adapter; the verb gets them as one `reading`."""
 
     @click.option("--origin", help="Implementation the checkpoint comes from; detected when not given.")
+    @click.option("--mem-len", type=int, help="Memory length M in tokens; the stored one when not given.")
     @click.option("--same-length/--no-same-length", default=None, help="Every query sees equally many keys.")
     @click.option("--clamp-len", type=int, help="Distances above it share one position; -1 for none.")
     @click.option("--initial-memory", type=click.Choice(["empty", "zeros"]), help="What streams start from.")
@@ -201,6 +212,7 @@ def checkpoint_options(function: F) -> F:
     def wrapped(
         *args: Any,
         origin: str | None,
+        mem_len: int | None,
         same_length: bool | None,
         clamp_len: int | None,
         initial_memory: str | None,
@@ -209,7 +221,7 @@ def checkpoint_options(function: F) -> F:
         adapters: tuple[Path, ...],
         **rest: Any,
     ) -> Any:
-        reading = Reading(origin, same_length, clamp_len, initial_memory, others, vocabulary, adapters)
+        reading = Reading(origin, same_length, clamp_len, initial_memory, others, vocabulary, adapters, mem_len)
         return function(*args, reading=reading, **rest)
 
     return wrapped  # type: ignore[return-value]
@@ -220,7 +232,6 @@ class Running:
     """How to run a model."""
 
     backend: str | None
-    mem_len: int | None
     segment_len: int | None
     threads: int | None
 
@@ -228,26 +239,24 @@ class Running:
         """The engine of a bundle or checkpoint."""
         from txl_export.runtime import Engine
 
-        return Engine.load(source, self.backend, self.mem_len, self.segment_len, self.threads)
+        return Engine.load(source, self.backend, segment_len=self.segment_len, threads=self.threads)
 
 
 def engine_options(function: F) -> F:
-    """Add --backend, --mem-len, --segment-len and --threads; the verb gets them as one `running`."""
+    """Add --backend, --segment-len and --threads; the verb gets them as one `running`."""
 
     @click.option("--backend", metavar="NAME", help="onnxruntime, typed or eager; the fastest that works else.")
-    @click.option("--mem-len", type=int, help="Memory length M in tokens (of a checkpoint; a bundle's is fixed).")
     @click.option("--segment-len", type=int, help="Tokens per segment; the bundle's when not given.")
     @click.option("--threads", type=int, help="CPU threads; all cores when not given.")
     @functools.wraps(function)
     def wrapped(
         *args: Any,
         backend: str | None,
-        mem_len: int | None,
         segment_len: int | None,
         threads: int | None,
         **rest: Any,
     ) -> Any:
-        return function(*args, running=Running(backend, mem_len, segment_len, threads), **rest)
+        return function(*args, running=Running(backend, segment_len, threads), **rest)
 
     return wrapped  # type: ignore[return-value]
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from txl_export.cli._options import INTS, NAMES, examples, json_option, pretokenized_option
+from txl_export.cli._options import (
+    INTS,
+    NAMES,
+    Reading,
+    checkpoint_options,
+    examples,
+    json_option,
+    pretokenized_option,
+)
 from txl_export.cli._output import console, long_progress, print_json
 from txl_export.errors import EnvironmentMismatch, InputError, TxlError
 from txl_export.files import require_writable
@@ -19,6 +27,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "bench models/stdlib-bytes --mem-lens 128,512,1600",
     "bench models/stdlib-bytes --mem-lens 0,64,256,1024 --text README.md -o bench.json --markdown bench.md",
+    "bench models/stdlib-bytes --same-length --clamp-len 400 --mem-lens 256,1024",
     "bench engines/stdlib-bytes --backends onnxruntime --batch-sizes 1,8 --csv bench.csv",
     "bench models/stdlib-bytes --layouts hidden,kv --segment-lens 1 --threads 2 --json",
 )
@@ -46,8 +55,16 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 @click.option("--restart", is_flag=True, help="Write over --output instead of going on with it.")
 @click.option("--csv", type=_PATH, metavar="FILE", help="Write all figures of all rows.")
 @click.option("--markdown", type=_PATH, metavar="FILE", help="Write tables with their conditions.")
+@checkpoint_options
 @json_option
-def command(targets: tuple[Path, ...], csv: Path | None, markdown: Path | None, as_json: bool, **options: Any) -> None:
+def command(
+    targets: tuple[Path, ...],
+    csv: Path | None,
+    markdown: Path | None,
+    reading: Reading,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Time bundles and checkpoints over memory lengths and backends.
 
     Every candidate runs in a process of its own with as many threads, one at a time, taking turns. Where a
@@ -63,7 +80,8 @@ def command(targets: tuple[Path, ...], csv: Path | None, markdown: Path | None, 
 
     try:
         with long_progress() as (report, log):
-            table = bench(targets, progress=report, log=log, **options)
+            opened = [reading.open(t) for t in targets] if reading.given else targets
+            table = bench(opened, progress=report, log=log, **options)
     except (KeyboardInterrupt, SystemExit, EnvironmentMismatch):
         _tell_what_is_kept(output)
         raise

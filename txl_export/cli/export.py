@@ -45,7 +45,6 @@ EXAMPLES = examples(
 @click.command(epilog=EXAMPLES)
 @click.argument("checkpoint", metavar="CKPT|CONFIG-NAME", type=click.Path(path_type=Path))
 @click.option("-o", "--out-dir", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The bundle.")
-@click.option("--mem-len", type=int, help="Memory length M in tokens; the checkpoint's when not given.")
 @click.option(
     "--segment-lens",
     type=NAMES,

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from txl_export.bundle import CHECKPOINT, Bundle
+from txl_export.command_words import override_words
 from txl_export.reporting.words import clean
 from txl_export.verification.report import Report
-
-# Options of `export` for the evaluation values that a checkpoint was read with.
-_OVERRIDES: dict[str, Callable[[object], list[object]]] = {
-    "same_length": lambda value: ["--same-length" if value else "--no-same-length"],
-    "clamp_len": lambda value: ["--clamp-len", value],
-    "initial_memory": lambda value: ["--initial-memory", value],
-}
 
 
 def command(*words: object) -> str:
@@ -32,9 +25,8 @@ def export_command(bundle: Bundle) -> str:
     words += ["--mem-len", m.mem_len, "--segment-lens", ",".join(dict.fromkeys(str(g.segment) for g in m.graphs))]
     words += ["--layout", m.layout, "--precision", m.precision, "--head", ",".join(m.heads)]
     words += ["--segment-len", m.segment_len, "--top-k", m.top_k, *(["--keep-checkpoint"] if kept else [])]
-    for name, value in (m.judge.get("overrides") or {}).items():
-        if name != "mem_len":  # said above
-            words += _OVERRIDES[name](value) if name in _OVERRIDES else ["--set", f"{name}={json.dumps(value)}"]
+    overrides = {k: v for k, v in (m.judge.get("overrides") or {}).items() if k != "mem_len"}  # said above
+    words += override_words(overrides)
     if not kept:
         words += [word for folder in bundle.judge_adapters for word in ("--adapter", folder)]
     return command(*words)
