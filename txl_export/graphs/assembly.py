@@ -171,15 +171,22 @@ def _module(node: ir.Node, prefix: str) -> str:
 
 
 def _name_nodes(graph: ir.Graph) -> None:
-    """Nodes that the optimizer made get the module of what they were made of, or take their input from."""
+    """Nodes that the optimizer made get the module of what they were made of, or take their input from.
+
+    Names are made unique: the optimizer counts from where the tracer did.
+    """
     modules: dict[ir.Node | None, str] = {}
+    taken: dict[str, int] = {}
     for node in graph:
         module, slash, name = (node.name or "").rpartition("/")
         if not slash:
             given = [modules[v.producer()] for v in node.inputs if v is not None and v.producer() in modules]
             module = next(iter(given), node.metadata_props.get("txl.part", "opening"))
-            node.name = f"{module}/{name}"
         modules[node] = module
+        full = f"{module}/{name}"
+        taken[full] = taken.get(full, 0) + 1
+        node.name = full if taken[full] == 1 else f"{full}.{taken[full]}"
+
 
 
 def _onnx_type(dtype: str) -> ir.DataType:
