@@ -188,7 +188,6 @@ def _name_nodes(graph: ir.Graph) -> None:
         node.name = full if taken[full] == 1 else f"{full}.{taken[full]}"
 
 
-
 def _onnx_type(dtype: str) -> ir.DataType:
     return _ONNX_TYPES[dtype]
 
