@@ -88,7 +88,8 @@ def test_the_vocabulary_is_a_pickle_of_containers(tmp_path):
     assert not {"GLOBAL", "STACK_GLOBAL", "REDUCE"} & {op.name for op, *_ in pickletools.genops(data)}
     state = pickle.loads(data)  # noqa: TID251 - written by this test
     assert state["sym2idx"]["<eos>"] == 60 and state["lower_case"] is True
-    assert load_checkpoint(tmp_path / "hf").vocab.to_dict() == WORDS.to_dict()
+    rules = load_checkpoint(tmp_path / "hf").vocab.to_dict()
+    assert rules == WORDS.to_dict() | {"kind": "moses-words"} and rules["lower_case"] is True
 
 
 def test_where_it_may_not_write(tmp_path):
@@ -137,6 +138,7 @@ def test_the_command(run, tmp_path):  # noqa: F811 - the fixture
     again = run("convert", tmp_path / "m", "-o", tmp_path / "hf")
     assert again.exit_code == 2 and "not empty" in again.stderr
     value = json.loads(run("convert", tmp_path / "hf", "-o", tmp_path / "n", *OVERRIDES, "--json").stdout)
-    assert value["origin"] == "native" and "split at blanks" in value["notes"][0]
+    assert value["origin"] == "native" and "--pretokenized" in value["notes"][0]
+    assert load_checkpoint(tmp_path / "n").vocab.kind == "moses-words"
     evaluated = load_checkpoint(tmp_path / "n").config
     assert (evaluated.clamp_len, evaluated.mem_len, evaluated.same_length) == (3, 9, True)

@@ -57,7 +57,7 @@ def test_overrides_show(found: Any, checkpoint: Path):
     assert f["overrides"] == {"mem_len": 40, "clamp_len": 5, "initial_memory": "zeros"}
     assert (f["model"]["clamp_len"], f["dialect"]["initial_memory"]) == (5, "zeros")
     assert f["model"]["mem_len"] == f["export"]["mem_len"] == 40 and 40 in [c["mem_len"] for c in f["costs"]]
-    f = found("wt103-base", "--mem-len", 41, "--no-same-length", "--set", "window_extra=1")
+    f = found("nvidia/wt103-base", "--mem-len", 41, "--no-same-length", "--set", "window_extra=1")
     assert (f["model"]["mem_len"], f["model"]["same_length"], f["dialect"]["window_extra"]) == (41, False, 1)
 
 

@@ -14,10 +14,13 @@ from txl_export.checkpoints import huggingface, load_checkpoint, native
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.checkpoints.tensors import write_safetensors
 from txl_export.checkpoints.upstream import file_tensors
+from txl_export.checkpoints.vocabularies import TOKENIZER_CONFIG, as_huggingface
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import ExportError, InputError
 from txl_export.files import replacing_folder, require_space, write_atomic, write_json
 from txl_export.vocabulary import SymbolVocabulary
+from txl_export.vocabulary._moses import PRETOKENIZED
+from txl_export.vocabulary._units import MOSES
 
 _CLUSTER_TENSORS = ("softmax.cluster_weight", "softmax.cluster_bias")
 Writer = Callable[[Path, Checkpoint], object]
@@ -75,8 +78,16 @@ def _as_huggingface(checkpoint: Checkpoint) -> Plan:
     weights = dict(checkpoint.weights)
     if dialect.cluster_order != target.cluster_order:
         weights |= {n: np.ascontiguousarray(weights[n][::-1]) for n in _CLUSTER_TENSORS if n in weights}
-    expected = dataclasses.replace(checkpoint, weights=weights, dialect=target)
+    words = _words(checkpoint)
+    vocab = None if words is None else as_huggingface(words, words.lower_case)
+    expected = dataclasses.replace(checkpoint, weights=weights, dialect=target, vocab=vocab)
     return expected, _huggingface_notes(checkpoint), _write_huggingface
+
+
+def _words(checkpoint: Checkpoint) -> SymbolVocabulary | None:
+    """The vocabulary, where it is one of words: all that Hugging Face's tokenizer knows."""
+    vocab = checkpoint.vocab
+    return vocab if isinstance(vocab, SymbolVocabulary) and vocab.kind in ("words", MOSES) else None
 
 
 def _huggingface_notes(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -86,7 +97,10 @@ def _huggingface_notes(checkpoint: Checkpoint) -> tuple[str, ...]:
             "Hugging Face's code starts from zeros that are attended to, this model from nothing: the first tokens of "
             "a stream get other probabilities, up to n_layer memory lengths of them"
         )
-    if checkpoint.vocab is not None and not isinstance(checkpoint.vocab, SymbolVocabulary):
+    words = _words(checkpoint)
+    if words is not None and words.kind == "words":
+        notes.append(f"Hugging Face's tokenizer splits raw text by Moses's rules: {PRETOKENIZED}")
+    if checkpoint.vocab is not None and words is None:
         notes.append(f"the vocabulary is left out: Hugging Face's tokenizer knows no {checkpoint.vocab.kind}")
     return tuple(notes)
 
@@ -96,8 +110,10 @@ def _write_huggingface(folder: Path, checkpoint: Checkpoint) -> None:
     # transformers refuses files that do not say which framework's layout they have.
     write_safetensors(folder / "model.safetensors", tensors, metadata={"format": "pt"})
     write_json(folder / huggingface.CONFIG_FILE, huggingface.config_dict(checkpoint.config, checkpoint.dialect))
-    if isinstance(checkpoint.vocab, SymbolVocabulary):
-        write_atomic(folder / "vocab.pkl", pickle.dumps(_tokenizer_state(checkpoint.vocab), protocol=2))
+    words = _words(checkpoint)
+    if words is not None:
+        write_atomic(folder / "vocab.pkl", pickle.dumps(_tokenizer_state(words), protocol=2))
+        write_json(folder / TOKENIZER_CONFIG, {"language": "en", "lower_case": words.lower_case})
 
 
 def _tokenizer_state(vocab: SymbolVocabulary) -> dict[str, Any]:
@@ -120,9 +136,8 @@ def _compare(found: Checkpoint, expected: Checkpoint) -> None:
     }
     differing = [name for name, (a, b) in what.items() if a != b]
     differing += [n for n, w in expected.weights.items() if not np.array_equal(found.weights.get(n, ()), w)]
-    if isinstance(expected.vocab, SymbolVocabulary) and (
-        found.vocab is None or found.vocab.to_dict() != expected.vocab.to_dict()
-    ):
+    rules, wanted = (None if c.vocab is None else c.vocab.to_dict() for c in (found, expected))
+    if rules != wanted:
         differing.append("vocabulary")
     if differing:
         raise ExportError(f"what was written is not what was read: {', '.join(differing[:4])} differ: nothing is kept")

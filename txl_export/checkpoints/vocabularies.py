@@ -30,7 +30,7 @@ _MOST_TEXT_BYTES = 1 << 28
 # Ends of lines that data was prepared with: "<eos>" after each, or for lm1b "<S>" on both sides.
 _LINE_MARKS = (("<eos>", (None, "<eos>")), ("<S>", ("<S>", "<S>")))
 _UNKNOWN = ("<unk>", "<UNK>")
-_TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 _AS_THEIRS = f"raw text is split as Hugging Face's tokenizer does (extra 'words'); {PRETOKENIZED}"
 _OTHER_LANGUAGE = (
     "the tokenizer's language is {!r}, expected 'en': text is split at blanks, set its punctuation apart first"
@@ -181,15 +181,19 @@ def find_huggingface(folder: Path, config: ModelConfig) -> tuple[Vocabulary | No
 
 def _as_their_tokenizer(vocab: SymbolVocabulary, folder: Path) -> tuple[SymbolVocabulary, Notes]:
     """The vocabulary with the rules of Hugging Face's tokenizer, whose options are not those in the pickle."""
-    file = folder / _TOKENIZER_CONFIG
+    file = folder / TOKENIZER_CONFIG
     options = read_json(file, CheckpointError) if file.is_file() else {}
     options = options if isinstance(options, dict) else {}
     language = options.get("language", "en")
     if language != "en":
         return vocab, (_OTHER_LANGUAGE.format(shown(language)),)
     lower_case = bool(options.get("do_lower_case", options.get("lower_case", False)))
-    made = SymbolVocabulary(vocab.symbols, MOSES, lower_case, None, vocab.line_start, vocab.line_end, vocab.unknown)
-    return made, (_AS_THEIRS,)
+    return as_huggingface(vocab, lower_case), (_AS_THEIRS,)
+
+
+def as_huggingface(vocab: SymbolVocabulary, lower_case: bool) -> SymbolVocabulary:
+    """A vocabulary of words with the rules of Hugging Face's tokenizer."""
+    return SymbolVocabulary(vocab.symbols, MOSES, lower_case, None, vocab.line_start, vocab.line_end, vocab.unknown)
 
 
 def find_pickled(value: Any, config: ModelConfig, source: Path) -> tuple[Vocabulary | None, Notes]:
