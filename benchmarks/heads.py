@@ -136,7 +136,7 @@ COLUMNS = ("head", "tails needed", "call, ms", "of which the head, ms", "the hea
 
 
 def _page(sections: list[tuple[str, int, list[tuple[str, ...]]]]) -> str:
-    about = machine.describe()
+    about, versions = machine.describe(), f"onnxruntime {metadata.version('onnxruntime')}"
     tables = []
     for name, length, rows in sections:
         config, _ = txl_export.named_config(name)
@@ -153,11 +153,12 @@ Made by
 
     python -m benchmarks.heads
 
-on {about["cpu"]}, {about["cores"]} cores, Python {platform.python_version()}, onnxruntime {metadata.version("onnxruntime")};
-layout `kv`, fp32, B = 1, memory full, random weights. Every row is a process of its own; all of a table are alive together and take {ROUNDS} turns of {SECONDS:g} s. Medians of the turns' medians, with the
-lowest and highest turn. A head's own time is the call's less that of `features`, which has none, in the same turn; its
-memory is the most that the process held during calls, less the same of `features`, so it counts the weights of the
-softmax layer, as far as they were read.
+on {about["cpu"]}, {about["cores"]} cores, Python {platform.python_version()}, {versions};
+layout `kv`, fp32, B = 1, memory full, random weights. Every row is a process of its own; all of a table are alive
+together and take {ROUNDS} turns of {SECONDS:g} s. Medians of the turns' medians, with the lowest and highest turn. A
+head's own time is the call's less that of `features`, which has none, in the same turn; its memory is the most that the
+process held during calls, less the same of `features`, so it counts the weights of the softmax layer, as far as they
+were read.
 
 "None": every target is in the shortlist, or no tail is likely enough to hold one of the 10 best words. "All": targets
 are in all clusters alike (at L = 1 in the largest tail), or every tail is likelier than the best word of the shortlist.

@@ -123,8 +123,8 @@ def test_the_command_line_draws_weights(run: Run, tmp_path: Path):  # noqa: F811
         ((NAME,), f"{NAME} is a configuration, which has no weights: give a checkpoint, or export random weights with"),
         (("tiny", "--random-weights", 1), f"no configuration is named 'tiny': use {NAME}"),
         ((NAME, "--random-weights", "-1"), "seed of random weights is -1"),
-        ((NAME, "--random-weights", 1, "--origin", "native"), f"random weights have the origin of {NAME} and no voc"),
-        ((NAME, "--random-weights", 1, "--vocabulary", "bytes"), f"random weights have the origin of {NAME} and no v"),
+        ((NAME, "--random-weights", 1, "--origin", "native"), f"random weights have the origin of {NAME}, no voc"),
+        ((NAME, "--random-weights", 1, "--vocabulary", "bytes"), f"random weights have the origin of {NAME}, no v"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(run: Run, tmp_path: Path, args: tuple[str, ...], says: str):  # noqa: F811
@@ -137,3 +137,8 @@ def test_what_cannot_be_drawn_is_one_line(run: Run, tmp_path: Path, args: tuple[
 def test_other_verbs_need_weights(run: Run, verb: str):  # noqa: F811
     result = run(verb, NAME, *(["README.md"] if verb == "score" else []))
     assert result.exit_code == 2 and f"{NAME} is a configuration, which has no weights" in result.stderr
+
+
+def test_adapters_are_for_trained_weights(run: Run, tmp_path: Path):  # noqa: F811
+    asked = run("export", NAME, "-o", tmp_path / "b", "--random-weights", 0, "--adapter", tmp_path / "none")
+    assert asked.exit_code == 2 and "no adapter: leave out --adapter" in asked.stderr and not list(tmp_path.iterdir())

@@ -439,6 +439,15 @@ def test_mutated_files_are_read_or_refused_in_one_line(tmp_path):
 def test_nothing_is_written_into_the_base(tmp_path):
     path, before = base(tmp_path)
     save_file(GOOD, save_adapter(tmp_path / "adapter", GOOD) / "adapter_model.safetensors")
-    load_checkpoint(path, adapter=[tmp_path / "adapter", tmp_path / "adapter"])
+    load_checkpoint(path, adapter=[tmp_path / "adapter", save_adapter(tmp_path / "second", GOOD)])
     again = load_checkpoint(path)
     assert not changed(again, before) and again.adapters == ()
+
+
+def test_nothing_is_added_twice_by_mistake(tmp_path):
+    tensors = low_rank(PLAIN, module_names(PLAIN))
+    twice = {n.replace(PREFIX, PREFIX + "transformer."): t for n, t in tensors.items()}
+    refused(tmp_path, tensors | twice, "twice, under two names: give one")
+    path, folder = tmp_path / "base", save_adapter(tmp_path / "adapter", tensors)
+    with pytest.raises(CheckpointError, match=r"adapter is given twice.*give it once"):
+        load_checkpoint(path, adapter=[folder, tmp_path / "x" / ".." / "adapter"])

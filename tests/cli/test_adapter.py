@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,9 @@ def adapted(run: Run, checkpoint: Path, adapter: Path, tmp_path_factory: pytest.
 SAYS = "LoRA of rank 3, alpha 6 on 10 modules"
 
 
-def test_inspect_says_what_was_merged(run: Run, checkpoint: Path, adapter: Path, adapted: Path, bundle: Path):
+def test_inspect_says_what_was_merged(
+    run: Run, checkpoint: Path, adapter: Path, adapted: Path, bundle: Path, tmp_path: Path
+):
     found = json.loads(run("inspect", checkpoint, "--adapter", adapter, "--json").stdout)["adapters"]
     assert [(a["path"], a["ranks"], len(a["modules"])) for a in found] == [(str(adapter), [3], 10)]
     recorded = json.loads(run("inspect", adapted, "--json").stdout)["adapters"]
@@ -39,7 +42,8 @@ def test_inspect_says_what_was_merged(run: Run, checkpoint: Path, adapter: Path,
     for args in ((checkpoint, "--adapter", adapter), (adapted,)):
         output = " ".join(run("inspect", *args).stdout.split())
         assert SAYS in output and "layers.0-1.dec_attn.qkv_net" in output
-    twice = run("inspect", checkpoint, "--adapter", adapter, "--adapter", adapter).stdout
+    shutil.copytree(adapter, tmp_path / "second")
+    twice = run("inspect", checkpoint, "--adapter", adapter, "--adapter", tmp_path / "second").stdout
     assert "adapter 1" in twice and "adapter 2" in twice
     for args in ((checkpoint,), (bundle,)):
         assert "adapter" not in run("inspect", *args).stdout

@@ -103,7 +103,11 @@ def load_checkpoint(
 
 def _folders(adapter: str | Path | Sequence[str | Path] | None) -> list[Path]:
     listed = [adapter] if isinstance(adapter, str | Path) else adapter or ()
-    return [Path(folder) for folder in listed]
+    folders = [Path(folder) for folder in listed]
+    twice = next((f for i, f in enumerate(folders) if f.resolve() in {g.resolve() for g in folders[:i]}), None)
+    if twice is not None:
+        raise CheckpointError(f"adapter {twice} is given twice, and would be added twice: give it once")
+    return folders
 
 
 def _absent(path: Path) -> CheckpointError:

@@ -153,9 +153,12 @@ class Reading:
         from txl_export.errors import InputError
         from txl_export.random_weights import random_checkpoint
 
-        given = [flag for flag in ("origin", "vocabulary") if getattr(self, flag)]
+        flags = {"origin": self.origin, "vocabulary": self.vocabulary, "adapter": self.adapters}
+        given = [flag for flag, value in flags.items() if value]
         if given:
-            raise InputError(f"random weights have the origin of {name} and no vocabulary: leave out --{given[0]}")
+            raise InputError(
+                f"random weights have the origin of {name}, no vocabulary and no adapter: leave out --{given[0]}"
+            )
         return random_checkpoint(name, seed, self.overrides)
 
     def open(self, path: Path) -> Bundle | Checkpoint:

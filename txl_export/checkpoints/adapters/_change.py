@@ -102,6 +102,8 @@ class _Reader:
             if kind == "unused":
                 self._check_without_effect(module, update)
                 continue
+            if place.first in updates:
+                raise CheckpointError(f"{self.file} adapts {shown(module)} twice, under two names: give one")
             updates |= {site: update.of_rows(rows) for site, rows in place.parts}
             if update.bias is not None:
                 biases[place.first] = self._bias(module)
