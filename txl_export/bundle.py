@@ -22,20 +22,20 @@ from txl_export.engines import EngineSpec, check_engines
 from txl_export.errors import BundleError, CheckpointError, ConfigError, InputError, TxlError
 from txl_export.files import inside, read_json, sha256
 from txl_export.heads import HeadSpec, head_spec
-from txl_export.layouts import StateSpec, state_specs
+from txl_export.layouts import Layout, StateSpec, layout_of, state_specs
 from txl_export.named_configs import config_names
 from txl_export.precision import MEMORY, PrecisionPolicy, tensor_names
 from txl_export.segments import SegmentRange
 from txl_export.vocabulary import Vocabulary, load_vocabulary
 
 FORMAT = "txl-export-bundle"
-SCHEMA = 2
+SCHEMA = 3
 MANIFEST, WEIGHTS, INITIAL, CHECKPOINT = "manifest.json", "weights.bin", "initial.safetensors", "checkpoint"
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A named input or output of a graph; symbolic dimensions are strings ("batch", "segment")."""
+    """A named input or output of a graph; symbolic dimensions are strings ("batch", "segment", "rows")."""
 
     name: str
     dtype: str
@@ -68,6 +68,7 @@ class Manifest:
         segment_len: tokens after which a feed is cut unless it says otherwise.
         top_k: tokens that head `top_k` returns.
         max_batch: most streams that a graph takes.
+        rewind: tokens that a session can take back at any time, in a layout that is written in place.
         graphs: one per segment length and head; the first head is the default.
         files: size and SHA-256 of every file.
         judge: where the checkpoint was: {"path", "origin", "overrides", "sha256"}; "adapters" where some were merged,
@@ -86,6 +87,7 @@ class Manifest:
     segment_len: int
     top_k: int
     max_batch: int
+    rewind: int
     graphs: tuple[GraphSpec, ...]
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     judge: Mapping[str, Any] = field(default_factory=dict)
@@ -106,7 +108,32 @@ class Manifest:
     @property
     def states(self) -> list[StateSpec]:
         """The memory tensors of every graph."""
-        return state_specs(self.layout, self.config, self.mem_len, self.policy.dtype(MEMORY))
+        return state_specs(self.layout, self.config, self.rows, self.policy.dtype(MEMORY))
+
+    @property
+    def traits(self) -> Layout:
+        """What the layout's graphs take and give."""
+        return layout_of(self.layout)
+
+    @property
+    def reach(self) -> int:
+        """Tokens from the start of a segment to the end of a call in it, padding included, at most."""
+        return max(self.longest, self.segment_len)
+
+    @property
+    def ring(self) -> int:
+        """S: rows that a stream's memory goes round in at M; see `txl_export.ring`."""
+        return max(4, self.mem_len + self.reach + self.rewind)  # the tracer takes sizes of 0 and 1 for constants
+
+    @property
+    def guard(self) -> int:
+        """G: rows behind the ring, which the last tokens of a call may spill into and nothing reads."""
+        return self.longest - 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of the memory tensors at M: M, or S + G where they are written in place."""
+        return self.ring + self.guard if self.traits.in_place else self.mem_len
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -142,11 +169,12 @@ class Manifest:
         """The inputs of a graph, in its order."""
         length: int | str = graph.segment.lo if graph.segment.fixed else "segment"
         ids = TensorSpec("input_ids", "int64", ("batch", length))
-        states = [TensorSpec(s.input, s.dtype, ("batch", *s.shape)) for s in self.states]
+        places = [TensorSpec(name, "int64", ("batch",)) for name in ("positions", *self.traits.inputs)]
+        states = [TensorSpec(s.input, s.dtype, ("batch", *s.dims)) for s in self.states]
         head = self.head(graph.head)
         columns = 1 if head.last_only else length
         targets = [TensorSpec("targets", "int64", ("batch", columns))] if head.takes_targets else []
-        return [ids, TensorSpec("positions", "int64", ("batch",)), *states, *targets]
+        return [ids, *places, *states, *targets]
 
     def outputs(self, graph: GraphSpec) -> list[TensorSpec]:
         """The outputs of a graph, in its order."""
@@ -154,7 +182,7 @@ class Manifest:
         head = self.head(graph.head)
         rows = 1 if head.last_only else length
         answers = [TensorSpec(o.name, o.dtype, ("batch", rows, *o.tail)) for o in head.outputs]
-        states = [TensorSpec(s.output, s.dtype, ("batch", *s.shape)) for s in self.states]
+        states = [TensorSpec(s.output, s.dtype, ("batch", *s.dims)) for s in self.states]
         return [*answers, TensorSpec("new_positions", "int64", ("batch",)), *states]
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,6 +211,7 @@ class Manifest:
             "start_position": self.start,
             "top_k": self.top_k,
             "max_batch": self.max_batch,
+            "rewind": self.rewind,
             "states": [{"input": "positions", "output": "new_positions", "bytes_per_stream": 8}, *states],
             "graphs": graphs,
             "engines": [e.to_dict() for e in self.engines],
@@ -219,11 +248,12 @@ class Manifest:
 
     def _check(self) -> None:
         """Numbers that nothing else derives; raises ValueError or TypeError."""
-        for name in ("mem_len", "segment_len", "top_k", "max_batch"):
+        for name, least in (("mem_len", 0), ("rewind", 0), ("segment_len", 1), ("top_k", 1), ("max_batch", 1)):
             n = getattr(self, name)
-            if not isinstance(n, int) or isinstance(n, bool) or not (0 if name == "mem_len" else 1) <= n <= MOST:
+            if not isinstance(n, int) or isinstance(n, bool) or not least <= n <= MOST:
                 raise ValueError(f"{name} is {n!r}")
-        if self.segment_len > self.longest or self.top_k > self.config.vocab_size:
+        most = MOST if self.traits.in_place else self.longest
+        if self.segment_len > most or self.top_k > self.config.vocab_size:
             raise ValueError(f"segment_len {self.segment_len} or top_k {self.top_k} is too large")
         if self.vocabulary is not None and not isinstance(self.vocabulary.get("file", ""), str):
             raise TypeError("vocabulary names a file that is no text")
@@ -255,7 +285,7 @@ class Manifest:
             policy=PrecisionPolicy.from_dict(value["policy"]),
             graphs=graphs,
             engines=tuple(EngineSpec.from_dict(e) for e in value["engines"]),
-            **{k: value[k] for k in ("layout", "mem_len", "segment_len", "top_k", "max_batch")},
+            **{k: value[k] for k in ("layout", "mem_len", "segment_len", "top_k", "max_batch", "rewind")},
             **{k: value[k] for k in ("files", "judge", "versions", "vocabulary")},
         )
 

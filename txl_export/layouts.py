@@ -5,6 +5,7 @@ The traced modules stand in `txl_export.graphs.layouts`, under the same names.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ class StateSpec:
         shape: without the batch axis, which is axis 0.
         row_axis: axis of `shape` that counts tokens, oldest first.
         dtype: name of the element type; "bfloat16" is not numpy's own.
-        aliased: whether the output is the input's own memory, written in place, where a backend can do that.
+        aliased: whether the output is the input's own memory, written in place; how many rows there are is then
+            the session's choice, up to those of `shape`.
     """
 
     input: str
@@ -38,6 +40,11 @@ class StateSpec:
     def output(self) -> str:
         """Name of the graph's output that becomes this input at the next call."""
         return f"new_{self.input}"
+
+    @property
+    def dims(self) -> tuple[int | str, ...]:
+        """The shape as a graph has it: rows that are written in place are as many as the session takes."""
+        return tuple("rows" if self.aliased and axis == self.row_axis else n for axis, n in enumerate(self.shape))
 
     @property
     def nbytes(self) -> int:
@@ -60,19 +67,64 @@ def _kv(config: ModelConfig, mem_len: int, dtype: str) -> list[StateSpec]:
     return [StateSpec(f"{kind}_{n:02d}", n, shape, 1, dtype) for n in range(config.n_layer) for kind in kinds]
 
 
-# One line per layout.
-STATES: dict[str, Callable[[ModelConfig, int, str], list[StateSpec]]] = {"hidden": _hidden, "kv": _kv}
+def _ring(config: ModelConfig, rows: int, dtype: str) -> list[StateSpec]:
+    return [dataclasses.replace(s, aliased=True) for s in _kv(config, rows, dtype)]
 
 
-def state_specs(layout: str, config: ModelConfig, mem_len: int, dtype: str = "float32") -> list[StateSpec]:
+@dataclass(frozen=True)
+class Layout:
+    """What a layout's graphs take and give.
+
+    Attributes:
+        states: memory tensors, of (architecture, rows, dtype).
+        in_place: rows are written in place, so that a segment may be run in any calls: the session keeps positions
+            and says which rows count.
+        opset: the version of ONNX operators that its graphs need.
+        inputs: int64 [batch] that say which rows count, where positions and M do not.
+        ordered: the layout that keeps the same tensors with M rows by age, where this one does not.
+        segment_lens: what is exported by default.
+    """
+
+    states: Callable[[ModelConfig, int, str], list[StateSpec]]
+    in_place: bool = False
+    opset: int = 20
+    inputs: tuple[str, ...] = ()
+    ordered: str | None = None
+    segment_lens: tuple[int, ...] = (1, 64)
+
+
+# One line per layout; the first is the default.
+LAYOUTS: dict[str, Layout] = {
+    "ring": Layout(
+        _ring, in_place=True, opset=24, inputs=("visible_from", "window"), ordered="kv", segment_lens=(1, 8, 64)
+    ),
+    "kv": Layout(_kv),
+    "hidden": Layout(_hidden),
+}
+DEFAULT_LAYOUT = next(iter(LAYOUTS))
+
+
+def layout_of(name: str) -> Layout:
+    """The layout of a name; raises ConfigError for an unknown one."""
+    if name not in LAYOUTS:
+        raise ConfigError(f"layout {name!r} is unknown: use one of {', '.join(LAYOUTS)}")
+    return LAYOUTS[name]
+
+
+def state_specs(layout: str, config: ModelConfig, rows: int, dtype: str = "float32") -> list[StateSpec]:
     """The memory tensors of a layout, layer by layer; none when the memory has no rows.
+
+    Args:
+        layout: its name.
+        config: the architecture.
+        rows: M; in a layout that is written in place the rows of the ring and behind it.
+        dtype: of the memory.
 
     Raises:
         ConfigError: for an unknown layout.
     """
-    if layout not in STATES:
-        raise ConfigError(f"layout {layout!r} is unknown: use one of {', '.join(STATES)}")
-    return STATES[layout](config, mem_len, dtype) if mem_len else []
+    found = layout_of(layout)
+    return found.states(config, rows, dtype) if rows else []
 
 
 def memory_bytes(layout: str, config: ModelConfig, mem_len: int, dtype: str = "float32") -> int:

@@ -15,8 +15,8 @@ from tests.random_models import LONGEST, STREAMS, examples, random_config, rando
 from tests.reference.naive import NaiveStream
 from txl_export import load_checkpoint
 from txl_export.backends.eager import EagerModel
+from txl_export.calls import cut
 from txl_export.runtime import Engine
-from txl_export.runtime.planning import cut
 
 
 @examples(8)

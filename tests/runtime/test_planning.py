@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bundles import one_line
+from txl_export.calls import cut, plan_segment
 from txl_export.errors import InputError
-from txl_export.runtime.planning import cut, plan_segment
 from txl_export.segments import SegmentRange, covering, parse_segments
 
 

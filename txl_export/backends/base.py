@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from txl_export.bundle import WEIGHTS, Bundle, Manifest
+from txl_export.calls import Call, cut, plan_segment, whole_calls
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import InputError
@@ -97,14 +98,14 @@ def identity(config: ModelConfig, dialect: Dialect, weights: str) -> str:
 
 def check_request(manifest: Manifest, mem_len: int | None, segment_len: int | None) -> int:
     """The segment length to cut at; raises InputError for lengths that a bundle does not have."""
-    if mem_len not in (None, manifest.mem_len):
+    if mem_len not in (None, manifest.mem_len) and not (manifest.traits.in_place and mem_len <= manifest.mem_len):
         raise InputError(
             f"mem_len {mem_len} was asked for, this bundle holds {manifest.mem_len}: "
             f"export again with --mem-len {mem_len}"
         )
     cut = manifest.segment_len if segment_len is None else segment_len
-    if not 1 <= cut <= manifest.longest:
-        raise InputError(f"segment_len {cut} was asked for, this bundle's segments have 1 to {manifest.longest} tokens")
+    if not 1 <= cut <= manifest.reach:
+        raise InputError(f"segment_len {cut} was asked for, this bundle's segments have 1 to {manifest.reach} tokens")
     return cut
 
 
@@ -149,8 +150,13 @@ class LoadedModel(ABC):
     notes: tuple[str, ...] = ()
 
     @abstractmethod
-    def streams(self, batch_size: int) -> Streams:
-        """Memory for `batch_size` streams, at their start."""
+    def streams(self, batch_size: int, mem_len: int | None = None) -> Streams:
+        """Memory for `batch_size` streams, at their start.
+
+        Args:
+            batch_size: streams.
+            mem_len: tokens that they remember, where the layout leaves that to the session; None for M.
+        """
 
     def warm_up(self) -> None:  # noqa: B027 - a backend with nothing to load lazily has nothing to do
         """Load what would be loaded at the first call."""
@@ -166,18 +172,43 @@ class Streams(ABC):
     """
 
     batch_size: int
+    info: ModelInfo
     # Whether memory tensors hold fewer than M rows until M tokens have been read.
     grows: bool = False
 
+    def plan(self, counts: np.ndarray, segment_len: int, last_only: bool) -> Iterator[Call]:
+        """Calls that run a feed, each to be run before the next is asked for.
+
+        Args:
+            counts: tokens of each stream, int64 [B].
+            segment_len: tokens per segment.
+            last_only: whether only the answer for each stream's last token is wanted.
+
+        Raises:
+            InputError: lengths that cannot be run.
+        """
+        del last_only
+        if (counts != counts[0]).any() or not counts[0]:
+            raise InputError(
+                f"layout {self.info.layout!r} moves all streams on together: leave lengths out, or export with "
+                "--layout ring"
+            )
+        free = self.info.config.same_length
+        segments = cut(int(counts[0]), segment_len)
+        return whole_calls(self.batch_size, [c for s in segments for c in plan_segment(s, self.info.segments, free)])
+
     @abstractmethod
-    def call(self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]) -> None:
-        """Run one call and advance all streams.
+    def call(
+        self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray], call: Call
+    ) -> None:
+        """Run one call and advance the streams.
 
         Args:
             ids: int64 [B, L], contiguous; L fits one of the model's segments.
             head: the head to ask.
             targets: int64 [B, L] ([B, 1] at "@last") for head `target`.
             outputs: contiguous arrays to write the head's outputs into, [B, L or 1, ...].
+            call: what of it counts.
         """
 
     @abstractmethod
@@ -195,6 +226,14 @@ class Streams(ABC):
     @abstractmethod
     def reset(self, streams: np.ndarray) -> None:
         """Put some streams back to their start; the others stay as they are, bit for bit."""
+
+    def rewind(self, n: int, streams: np.ndarray) -> None:
+        """Take back the last n tokens of some streams; raises InputError where their rows are gone."""
+        del streams
+        raise InputError(
+            f"layout {self.info.layout!r} cannot take back {n} tokens, it drops old rows at every call: export with "
+            f"--layout ring --rewind {n}, or fork() before them"
+        )
 
     @property
     @abstractmethod

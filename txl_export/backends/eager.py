@@ -11,6 +11,7 @@ import numpy as np
 
 from txl_export.backends.base import Arrays, LoadedModel, ModelInfo, Streams, identity
 from txl_export.bundle import Bundle
+from txl_export.calls import Call
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.errors import InputError, missing_extra
 from txl_export.layouts import memory_bytes
@@ -82,8 +83,9 @@ class EagerModel(LoadedModel):
         self.model.double()
         return self
 
-    def streams(self, batch_size: int) -> Streams:
+    def streams(self, batch_size: int, mem_len: int | None = None) -> Streams:
         """Memory for `batch_size` streams, at their start."""
+        del mem_len
         return EagerStreams(self, batch_size)
 
 
@@ -102,7 +104,7 @@ class EagerStreams(Streams):
 
     def __init__(self, model: EagerModel, batch_size: int) -> None:
         """Start all streams."""
-        self.owner, self.model, self.batch_size = model, model.model, batch_size
+        self.owner, self.info, self.model, self.batch_size = model, model.info, model.model, batch_size
         config = self.model.config
         if self.model.dialect.initial_memory == "zeros":  # else memories start empty and grow as they fill
             nbytes = batch_size * memory_bytes("hidden", config, config.mem_len)
@@ -111,7 +113,9 @@ class EagerStreams(Streams):
         self._consumed = np.zeros(batch_size, np.int64)
         self._kept: tuple[Memory, np.ndarray] | None = None
 
-    def call(self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]) -> None:
+    def call(
+        self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray], call: Call
+    ) -> None:
         """Run one segment; new memory replaces the old, which stays as it was for `rollback`."""
         kind, _, last = head.partition("@")
         with torch.inference_mode():
@@ -178,7 +182,7 @@ class EagerStreams(Streams):
 
     def projected_memory(self, stream: int, layout: str) -> list[Arrays]:
         """`memory`, as another layout would hold it: the reference's own projections of its hidden states."""
-        from txl_export.graphs.layouts import PROJECTIONS
+        from txl_export.graphs.layouts import TRACED
         from txl_export.layouts import state_specs
 
         filled = int(self._memory.filled[stream])
@@ -186,7 +190,7 @@ class EagerStreams(Streams):
         result: list[Arrays] = []
         with torch.inference_mode():
             for n, (layer, h) in enumerate(zip(self.model.stack, self._memory.hidden, strict=True)):
-                kept = PROJECTIONS[layout](layer.attention, h[stream : stream + 1, h.shape[1] - filled :])
+                kept = TRACED[layout].project(layer.attention, h[stream : stream + 1, h.shape[1] - filled :])
                 names = [s.input.rpartition("_")[0] for s in specs if s.layer == n]
                 result.append({k: t[0].numpy() for k, t in zip(names, kept, strict=True)})
         return result

@@ -1,8 +1,8 @@
-"""Backend `onnxruntime`: graphs of a bundle on the CPU, the memory in buffers that swap roles at every call.
+"""Backend `onnxruntime`: graphs of a bundle on the CPU, the memory bound by address.
 
-Inputs and outputs are bound by address: a call allocates nothing for the memory and copies nothing of it
-through Python. Two buffers per memory tensor suffice for feeds of one call; a third, made when first
-needed, lets a longer feed be taken back.
+A call allocates nothing for the memory and copies nothing of it through Python. In layout `ring` each buffer is
+input and output at once. In the others two buffers per memory tensor swap roles at every call; a third, made when
+first needed, lets a feed of several calls be taken back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from txl_export.backends.base import Arrays, LoadedModel, Streams, bundle_info, check_request, rows_of
+from txl_export.backends.ring import RingSizes, RingStreams, with_mem_len
 from txl_export.bundle import Bundle, GraphSpec
+from txl_export.calls import Call, whole_calls
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.errors import BundleError, InputError, missing_extra
 from txl_export.room import require_room, the_memory
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 POSITIONS = "positions"
+UNWRITTEN = 12344.0  # put where a row is about to be written; every type of memory holds it
 HALF_IN_FLOAT = (
     "ONNX Runtime's CPU provider computes half precision in fp32 inside: this proves types and wiring, "
     "--backend typed shows what rounding does"
@@ -53,7 +56,7 @@ def load(
             "ONNX Runtime's CPU provider multiplies no bfloat16, which this bundle holds: "
             "use --backend typed (PyTorch), build TensorRT engines, or export with --precision fp16"
         )
-    return OnnxRuntimeModel(source, cut, threads)
+    return OnnxRuntimeModel(source, cut, threads, mem_len)
 
 
 class OnnxRuntimeModel(LoadedModel):
@@ -61,30 +64,34 @@ class OnnxRuntimeModel(LoadedModel):
 
     name = "onnxruntime"
 
-    def __init__(self, bundle: Bundle, segment_len: int, threads: int | None) -> None:
+    def __init__(self, bundle: Bundle, segment_len: int, threads: int | None, mem_len: int | None = None) -> None:
         """Read the manifest and first rows; no graph is loaded yet."""
         m = bundle.manifest
         self.bundle, self.states, self.threads = bundle, m.states, threads
         self.rows = bundle.initial_rows()
-        self._sessions: dict[tuple[str, bool], ort.InferenceSession] = {}
+        self.sizes = RingSizes.of(bundle) if m.traits.in_place else None
+        self._sessions: dict[tuple[str, bool, int], ort.InferenceSession] = {}
         self._lock = threading.Lock()
         self._graphs = {(g.head, g.segment): g for g in m.graphs}
-        self.info = bundle_info(bundle, segment_len)
+        self.info = with_mem_len(bundle_info(bundle, segment_len), mem_len)
         self.notes = () if m.precision == "fp32" else (HALF_IN_FLOAT,)
 
-    def streams(self, batch_size: int) -> Streams:
+    def streams(self, batch_size: int, mem_len: int | None = None) -> Streams:
         """Memory for `batch_size` streams, at their start."""
+        if self.sizes:
+            return OnnxRuntimeRing(self, self.sizes, batch_size, mem_len)
         return OnnxRuntimeStreams(self, batch_size)
 
     def warm_up(self) -> None:
         """Load every graph and run the shortest call of each once."""
         for graph in self.bundle.manifest.graphs:
-            streams = OnnxRuntimeStreams(self, 1)
-            ids = np.zeros((1, graph.segment.lo), np.int64)
+            streams, n = self.streams(1), graph.segment.lo
+            ids = np.zeros((1, n), np.int64)
             head = self.info.head(graph.head)
-            rows = 1 if head.last_only else ids.shape[1]
+            rows = 1 if head.last_only else n
             outputs = [np.empty((1, rows, *o.tail), o.dtype) for o in head.outputs]
-            streams.call(ids, graph.head, ids[:, :rows] if head.takes_targets else None, outputs)
+            [call] = whole_calls(1, [n])
+            streams.call(ids, graph.head, ids[:, :rows] if head.takes_targets else None, outputs, call)
 
     def prepare(self, head: str, length: int, batch_size: int = 1) -> None:
         """Load the graph that a call of `length` tokens of `batch_size` streams runs on."""
@@ -94,19 +101,26 @@ class OnnxRuntimeModel(LoadedModel):
         """The graph for a call of `length` tokens: the one made for that length before a range."""
         return self._graphs[head, next(s for s in self.info.segments if length in s)]
 
-    def session(self, graph: GraphSpec, batch_size: int) -> ort.InferenceSession:
+    def session(self, graph: GraphSpec, batch_size: int, rows: int = 0) -> ort.InferenceSession:
         """The graph's ONNX Runtime session for so many streams, loaded at the first use.
+
+        Args:
+            graph: which.
+            batch_size: streams.
+            rows: of buffers that are written in place; a session is made for each number, in which it is a constant
+                and position tables are cut to it once.
 
         ONNX Runtime packs weights for products of several rows: a copy of the model for each session. A product of
         one row reads every weight once, packed or not, so those of one token of one stream share the mapped file.
         """
         packed = batch_size * graph.segment.hi > 1
         with self._lock:
-            if (graph.file, packed) not in self._sessions:
-                self._sessions[graph.file, packed] = self._load(graph, packed)
-            return self._sessions[graph.file, packed]
+            key = (graph.file, packed, rows)
+            if key not in self._sessions:
+                self._sessions[key] = self._load(graph, packed, rows)
+            return self._sessions[key]
 
-    def _load(self, graph: GraphSpec, packed: bool) -> ort.InferenceSession:
+    def _load(self, graph: GraphSpec, packed: bool, rows: int) -> ort.InferenceSession:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -117,6 +131,8 @@ class OnnxRuntimeModel(LoadedModel):
         options.enable_mem_pattern = False
         if not packed:
             options.add_session_config_entry("session.disable_prepacking", "1")
+        if rows:
+            options.add_free_dimension_override_by_name("rows", rows)
         if self.threads:
             options.intra_op_num_threads = self.threads
         path = self.bundle.path / graph.file
@@ -124,10 +140,10 @@ class OnnxRuntimeModel(LoadedModel):
             session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         except Exception as e:  # its errors have no public base class
             raise BundleError(f"{path} cannot be loaded ({str(e).splitlines()[0][:200]}): export again") from None
-        self._check(graph, session)
+        self._check(graph, session, rows)
         return session
 
-    def _check(self, graph: GraphSpec, session: ort.InferenceSession) -> None:
+    def _check(self, graph: GraphSpec, session: ort.InferenceSession, rows: int) -> None:
         """The file's interface is the manifest's."""
         m = self.bundle.manifest
         for kind, found, expected in (
@@ -136,7 +152,7 @@ class OnnxRuntimeModel(LoadedModel):
         ):
             names = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64"}
             there = [(v.name, names.get(v.type, v.type), tuple(v.shape)) for v in found]
-            wanted = [(s.name, s.dtype, s.shape) for s in expected]
+            wanted = [(s.name, s.dtype, tuple(rows if n == "rows" else n for n in s.shape)) for s in expected]
             if there != wanted:
                 odd = next(
                     (pair for pair in zip(there, wanted, strict=False) if pair[0] != pair[1]),
@@ -145,12 +161,80 @@ class OnnxRuntimeModel(LoadedModel):
                 raise BundleError(f"{graph.file}: {kind} {odd[0]} is not the manifest's {odd[1]}: export again")
 
 
+class OnnxRuntimeRing(RingStreams):
+    """Memory of B streams that graphs write in place."""
+
+    def __init__(self, model: OnnxRuntimeModel, sizes: RingSizes, batch_size: int, mem_len: int | None = None) -> None:
+        """Allocate the buffers and put all streams to their start."""
+        super().__init__(with_mem_len(model.info, mem_len), sizes, batch_size)
+        self.model = model
+        self._visible_from, self._new_positions = np.zeros((2, batch_size), np.int64)
+        self._bindings: dict[str, tuple[ort.InferenceSession, ort.IOBinding]] = {}
+
+    def run(
+        self,
+        ids: np.ndarray,
+        head: str,
+        targets: np.ndarray | None,
+        outputs: Sequence[np.ndarray],
+        visible_from: np.ndarray,
+    ) -> None:
+        """Run a graph on the buffers where they are."""
+        graph = self.model.graph(head, ids.shape[1])
+        first = graph.file not in self._bindings
+        session, binding = self._bind(graph) if first else self._bindings[graph.file]
+        self._visible_from[:] = visible_from
+        _bind_input(binding, "input_ids", ids)
+        if targets is not None:
+            _bind_input(binding, "targets", targets)
+        for spec, array in zip(self.info.head(head).outputs, outputs, strict=True):
+            _bind_output(binding, spec.name, array)
+        if first:
+            self._run_checked(graph, session, binding)
+        else:
+            session.run_with_iobinding(binding)
+
+    def _bind(self, graph: GraphSpec) -> tuple[ort.InferenceSession, ort.IOBinding]:
+        """Bind everything that has the same place in every call of a graph."""
+        session = self.model.session(graph, self.batch_size, self.buffer.shape[3])
+        binding = session.io_binding()
+        for name, array in (
+            (POSITIONS, self.ring.positions),
+            ("visible_from", self._visible_from),
+            ("window", self.window),
+        ):
+            _bind_input(binding, name, array)
+        _bind_output(binding, "new_positions", self._new_positions)
+        for array, spec in zip(self.buffer, self.sizes.states, strict=True):
+            _bind_input(binding, spec.input, array)
+            _bind_output(binding, spec.output, array)
+        return session, binding
+
+    def _run_checked(self, graph: GraphSpec, session: ort.InferenceSession, binding: ort.IOBinding) -> None:
+        """Run the first call of a graph, and see that it wrote every buffer and only where it should."""
+        slots = list(enumerate(self.ring.slots))
+        kept = [self.buffer[:, b][:, :, [s - 1, s]] for b, s in slots]
+        for b, s in slots:
+            self.buffer[:, b, :, s] = UNWRITTEN
+        try:
+            session.run_with_iobinding(binding)
+        except BaseException:
+            for (b, s), rows in zip(slots, kept, strict=True):
+                self.buffer[:, b, :, s] = rows[:, :, 1]
+            raise
+        for (b, s), rows in zip(slots, kept, strict=True):
+            unwritten = (self.buffer[:, b, :, s] == UNWRITTEN).all(axis=(1, 2)).any()
+            if unwritten or not np.array_equal(self.buffer[:, b, :, s - 1], rows[:, :, 0]):
+                raise BundleError(f"{graph.file} does not write its memory in place: export again")
+        self._bindings[graph.file] = (session, binding)
+
+
 class OnnxRuntimeStreams(Streams):
     """Memory of B streams in buffers that take turns as input and output."""
 
     def __init__(self, model: OnnxRuntimeModel, batch_size: int) -> None:
         """Allocate the first buffers and put all streams to their start."""
-        self.model, self.batch_size = model, batch_size
+        self.model, self.info, self.batch_size = model, model.info, batch_size
         nbytes = 2 * batch_size * sum(s.nbytes for s in model.states)
         require_room(nbytes, *the_memory(model.info.mem_len, batch_size))
         self._slots: list[Arrays] = [self._allocate(), self._allocate()]
@@ -162,7 +246,9 @@ class OnnxRuntimeStreams(Streams):
         slot = {s.input: np.zeros((self.batch_size, *s.shape), s.dtype) for s in self.model.states}
         return slot | {POSITIONS: np.zeros(self.batch_size, np.int64)}
 
-    def call(self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]) -> None:
+    def call(
+        self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray], call: Call
+    ) -> None:
         """Run one call from the present buffers into free ones, which become the present ones."""
         graph = self.model.graph(head, ids.shape[1])
         session = self.model.session(graph, self.batch_size)

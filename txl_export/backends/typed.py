@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from txl_export.backends.base import Arrays, LoadedModel, Streams, bundle_info, check_request, rows_of
+from txl_export.backends.ring import RingSizes, RingStreams, with_mem_len
 from txl_export.bundle import Bundle
+from txl_export.calls import Call
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.errors import InputError, missing_extra
 
@@ -51,7 +53,7 @@ def load(
     cut = check_request(source.manifest, mem_len, segment_len)
     if threads:
         torch.set_num_threads(threads)
-    return TypedModel(source, cut)
+    return TypedModel(source, cut, mem_len)
 
 
 class TypedModel(LoadedModel):
@@ -60,20 +62,53 @@ class TypedModel(LoadedModel):
     name = "typed"
     notes = ("backend typed computes from the checkpoint in the bundle's types: it runs no file of the bundle",)
 
-    def __init__(self, bundle: Bundle, segment_len: int) -> None:
+    def __init__(self, bundle: Bundle, segment_len: int, mem_len: int | None = None) -> None:
         """Load the checkpoint and put its weights into the bundle's types."""
         checkpoint, _ = judge_of(bundle)
         self.manifest = bundle.manifest
         self.reference = TransformerXL.from_checkpoint(checkpoint)
         m = self.manifest
-        tables = m.config.n_layer * m.config.n_head * m.config.d_head * position_rows(m.config, m.mem_len, m.longest)
+        tables = m.config.n_layer * m.config.n_head * m.config.d_head * position_rows(m.config, m.mem_len, m.reach)
         require_room(FLOAT * tables, f"a bundle of mem_len {m.mem_len:,}", SMALLER)
         self.module = SegmentGraph(self.reference, self.manifest)
-        self.info = bundle_info(bundle, segment_len)
+        self.sizes = RingSizes.of(bundle) if m.traits.in_place else None
+        self.info = with_mem_len(bundle_info(bundle, segment_len), mem_len)
 
-    def streams(self, batch_size: int) -> Streams:
+    def streams(self, batch_size: int, mem_len: int | None = None) -> Streams:
         """Memory for `batch_size` streams, at their start."""
+        if self.sizes:
+            return TypedRing(self, self.sizes, batch_size, mem_len)
         return TypedStreams(self, batch_size)
+
+
+class TypedRing(RingStreams):
+    """Memory of B streams that calls write in place."""
+
+    def __init__(self, model: TypedModel, sizes: RingSizes, batch_size: int, mem_len: int | None = None) -> None:
+        """Start all streams."""
+        super().__init__(with_mem_len(model.info, mem_len), sizes, batch_size)
+        self.model = model
+
+    def run(
+        self,
+        ids: np.ndarray,
+        head: str,
+        targets: np.ndarray | None,
+        outputs: Sequence[np.ndarray],
+        visible_from: np.ndarray,
+    ) -> None:
+        """Run one call in the bundle's types."""
+        layers: list[list[Tensor]] = [[] for _ in self.model.module.layers]
+        for array, spec in zip(self.buffer, self.sizes.states, strict=True):
+            layers[spec.layer].append(torch.from_numpy(array).to(getattr(torch, spec.dtype)))
+        given = [torch.from_numpy(a) for a in (ids, self.ring.positions, visible_from, self.window)]
+        asked = None if targets is None else torch.from_numpy(targets)
+        with torch.inference_mode():
+            answers, _, states = self.model.module(head, *given[:2], layers, asked, given[2:])
+        for array, tensor in zip(outputs, answers, strict=True):
+            array[...] = tensor.numpy()
+        for array, tensor in zip(self.buffer, (t for layer in states for t in layer), strict=True):
+            array[...] = tensor.to(torch.float32).numpy()
 
 
 class TypedStreams(Streams):
@@ -81,7 +116,7 @@ class TypedStreams(Streams):
 
     def __init__(self, model: TypedModel, batch_size: int) -> None:
         """Start all streams."""
-        self.model, self.batch_size = model, batch_size
+        self.model, self.info, self.batch_size = model, model.info, batch_size
         m = model.manifest
         require_room(batch_size * sum(s.nbytes for s in m.states), *the_memory(m.mem_len, batch_size))
         self._first = first_states(model.reference, model.manifest, 1)
@@ -89,7 +124,9 @@ class TypedStreams(Streams):
         self._positions = torch.full((batch_size,), model.info.start)
         self._kept: tuple[list[list[Tensor]], Tensor] | None = None
 
-    def call(self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray]) -> None:
+    def call(
+        self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray], call: Call
+    ) -> None:
         """Run one segment in the bundle's types."""
         asked = None if targets is None else torch.from_numpy(targets)
         with torch.inference_mode():

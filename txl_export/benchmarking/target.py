@@ -12,11 +12,11 @@ import numpy as np
 from txl_export.backends.base import identity
 from txl_export.benchmarking.process import Source
 from txl_export.bundle import CHECKPOINT, MANIFEST, Bundle
+from txl_export.calls import plan_segment
 from txl_export.checkpoints import Checkpoint, load_checkpoint
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import BundleError, InputError
 from txl_export.precision import PrecisionPolicy
-from txl_export.runtime.planning import plan_segment
 from txl_export.segments import SegmentRange
 from txl_export.vocabulary import Vocabulary
 

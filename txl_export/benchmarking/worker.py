@@ -13,10 +13,10 @@ import numpy as np
 
 from txl_export.benchmarking.serving import serve
 from txl_export.bundle import MANIFEST, Bundle
+from txl_export.calls import plan_segment
 from txl_export.checkpoints import Checkpoint, load_checkpoint
 from txl_export.layouts import memory_bytes, state_specs
 from txl_export.runtime.engine import Engine
-from txl_export.runtime.planning import plan_segment
 
 Prepared = tuple[np.ndarray, "np.ndarray | None"]
 

@@ -12,9 +12,11 @@ from onnx_ir.tensor_adapters import TorchTensor
 from torch import nn
 
 from txl_export.bundle import GraphSpec, Manifest, TensorSpec
+from txl_export.graphs.layouts import TRACED
 from txl_export.graphs.model import GraphLayer, SegmentGraph
 from txl_export.graphs.rows import share_rows
-from txl_export.graphs.tracing import OPSET, check_interface, trace
+from txl_export.graphs.tracing import check_interface, trace
+from txl_export.layouts import StateSpec
 from txl_export.segments import SegmentRange
 
 
@@ -38,13 +40,13 @@ class Assembler:
         """One graph, checked against the manifest; raises ExportError."""
         m = self.manifest
         inputs, outputs = m.inputs(graph), m.outputs(graph)
-        canvas = _Canvas(inputs, self.notes)
+        canvas = _Canvas(inputs, self.notes, m.traits.opset)
         canvas.add(self._opening(graph.segment), "opening", self.module.opening)
-        h, visible, new_positions = canvas.results
+        h, *shared, new_positions = canvas.results
         new_states: list[ir.Value] = []
         for n, layer in enumerate(self.module.layers):
             names = [s.input for s in m.states if s.layer == n]
-            canvas.add(self._layer(graph.segment, n), f"layers.{n}", layer, [h, visible, *map(canvas.value, names)])
+            canvas.add(self._layer(graph.segment, n), f"layers.{n}", layer, [h, *shared, *map(canvas.value, names)])
             h, *new = canvas.results
             new_states += new
         head = self.module.heads[graph.head]
@@ -59,12 +61,12 @@ class Assembler:
 
     def _opening(self, segment: SegmentRange) -> ir.Model:
         if segment not in self._openings:
-            ids, positions = (
-                _tensor("input_ids", "int64", "batch", "segment"),
-                _tensor("positions", "int64", "batch"),
-            )
-            outputs = (self._h("h"), self._visible(), _tensor("new_positions", "int64", "batch"))
-            self._openings[segment] = self._trace(self.module.opening, (ids, positions), outputs, segment)
+            m = self.manifest
+            ids = _tensor("input_ids", "int64", "batch", "segment")
+            places = [_tensor(name, "int64", "batch") for name in ("positions", *m.traits.inputs)]
+            buffer = [_state(s) for s in m.states[:1] if m.traits.in_place]
+            outputs = (self._h("h"), *self._shared(), _tensor("new_positions", "int64", "batch"))
+            self._openings[segment] = self._trace(self.module.opening, (ids, *places, *buffer), outputs, segment)
         return self._openings[segment]
 
     def _layer(self, segment: SegmentRange, n: int) -> ir.Model:
@@ -73,9 +75,8 @@ class Assembler:
         key = (segment, piece.types.key)
         if key not in self._layers:
             specs = [s for s in self.manifest.states if s.layer == n]
-            state = [_tensor(s.input, s.dtype, "batch", *s.shape) for s in specs]
-            new = [_tensor(s.output, s.dtype, "batch", *s.shape) for s in specs]
-            arguments = (self._h("h"), self._visible(), state)
+            new = [_tensor(s.output, s.dtype, "batch", *s.dims) for s in specs]
+            arguments = (self._h("h"), self._shared(), [_state(s) for s in specs])
             self._layers[key] = self._trace(piece, arguments, (self._h("new_h"), *new), segment)
         return self._layers[key]
 
@@ -89,27 +90,38 @@ class Assembler:
     def _h(self, name: str) -> TensorSpec:
         return _tensor(name, self.manifest.policy.dtype("residual"), "batch", "segment", self.manifest.config.d_model)
 
-    def _visible(self) -> TensorSpec:
-        return _tensor("visible", self.manifest.policy.dtype("softmax"), "batch", 1, "segment", "keys")
+    def _shared(self) -> list[TensorSpec]:
+        """What the opening gives to every layer, in its real types and sizes."""
+        heads, dtype = self.manifest.config.n_head, self.manifest.policy.dtype("softmax")
+        return [
+            _tensor(
+                s.name, dtype if s.dtype == "softmax" else s.dtype, *(heads if n == "heads" else n for n in s.shape)
+            )
+            for s in TRACED[self.manifest.layout].shared
+        ]
 
     def _trace(self, piece: nn.Module, arguments: tuple, outputs, segment: SegmentRange) -> ir.Model:  # type: ignore[no-untyped-def, type-arg]
-        return trace(piece, arguments, outputs, segment, self.manifest.mem_len)
+        return trace(piece, arguments, outputs, segment, self.manifest)
 
 
 def _tensor(name: str, dtype: str, *shape: int | str) -> TensorSpec:
     return TensorSpec(name, dtype, shape)
 
 
+def _state(spec: StateSpec) -> TensorSpec:
+    return _tensor(spec.input, spec.dtype, "batch", *spec.dims)
+
+
 class _Canvas:
     """A graph in the making: copies of pieces are added one after the other."""
 
-    def __init__(self, inputs: list[TensorSpec], notes: bool) -> None:
+    def __init__(self, inputs: list[TensorSpec], notes: bool, opset: int) -> None:
         self._notes = notes
         self._inputs = {
             t.name: ir.Value(name=t.name, shape=ir.Shape(t.shape), type=ir.TensorType(_onnx_type(t.dtype)))
             for t in inputs
         }
-        self._graph = ir.Graph(list(self._inputs.values()), [], nodes=[], opset_imports={"": OPSET}, name="segment")
+        self._graph = ir.Graph(list(self._inputs.values()), [], nodes=[], opset_imports={"": opset}, name="segment")
         self.results: list[ir.Value] = []
 
     def value(self, name: str) -> ir.Value:

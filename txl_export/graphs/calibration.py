@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from txl_export.bundle import GraphSpec, Manifest
 from txl_export.checkpoints import Checkpoint
 from txl_export.errors import InputError
-from txl_export.graphs.layouts import PROJECTIONS
+from txl_export.graphs.layouts import TRACED
 from txl_export.graphs.model import SegmentGraph
 from txl_export.graphs.typed import Product
 from txl_export.precision import MEMORY, Choice, PrecisionPolicy, choose
@@ -47,6 +47,8 @@ def calibrate(
     Returns:
         A policy with a choice, its largest values and its reason for every product and for the memory.
     """
+    # The same products of the same numbers, whatever order rows stand in.
+    manifest = dataclasses.replace(manifest, layout=manifest.traits.ordered or manifest.layout)
     largest = _Largest()
     graph = _float32_graph(model, manifest)
     with torch.inference_mode(), largest.watching(graph):
@@ -108,7 +110,7 @@ def first_states(model: TransformerXL, manifest: Manifest, batch_size: int) -> l
         return [[] for _ in model.stack]
     types = [getattr(torch, s.dtype) for s in manifest.states if s.layer == 0]
     zero = torch.zeros(batch_size, manifest.mem_len, manifest.config.d_model)
-    kept = (PROJECTIONS[manifest.layout](layer.attention, zero) for layer in model.stack)
+    kept = (TRACED[manifest.layout].project(layer.attention, zero) for layer in model.stack)
     return [[t.to(dtype) for t, dtype in zip(rows, types, strict=True)] for rows in kept]
 
 

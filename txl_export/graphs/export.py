@@ -31,13 +31,13 @@ from txl_export.errors import BundleError, ExportError, InputError
 from txl_export.files import read_json, replacing_folder, require_space, sha256, write_atomic, write_json
 from txl_export.graphs.assembly import Assembler
 from txl_export.graphs.calibration import calibrate, calibration_tokens
-from txl_export.graphs.layouts import PROJECTIONS
+from txl_export.graphs.layouts import TRACED
 from txl_export.graphs.merge_check import check_merge
 from txl_export.graphs.model import SegmentGraph
 from txl_export.graphs.tracing import MAX_BATCH
 from txl_export.graphs.weight_store import WeightStore
 from txl_export.heads import head_spec
-from txl_export.layouts import state_specs
+from txl_export.layouts import DEFAULT_LAYOUT, layout_of
 from txl_export.precision import MEMORY, PrecisionPolicy
 from txl_export.reference import TransformerXL
 from txl_export.room import SMALLER, require_room
@@ -45,14 +45,15 @@ from txl_export.segments import SegmentRange, covering, parse_segments
 from txl_export.weights import count_parameters
 
 Progress = Callable[[str, int, int], None]
+MOST_SEGMENT = 2**20  # tokens; each takes a row of memory where calls are shorter than segments
 
 
 def export(
     checkpoint: Checkpoint,
     out_dir: str | Path,
     mem_len: int | None = None,
-    segment_lens: Iterable[int | str] = (1, 64),
-    layout: str = "kv",
+    segment_lens: Iterable[int | str] | None = None,
+    layout: str = DEFAULT_LAYOUT,
     precision: str = "fp32",
     head: str | Iterable[str] = "log_probs",
     segment_len: int | None = None,
@@ -62,6 +63,7 @@ def export(
     memory_precision: str | None = None,
     tensors: Mapping[str, str] | None = None,
     calibration: bytes | np.ndarray | PrecisionPolicy | None = None,
+    rewind: int = 0,
     progress: Progress | None = None,
 ) -> Bundle:
     """Export a checkpoint as a bundle of ONNX graphs with the memory as inputs and outputs.
@@ -70,12 +72,13 @@ def export(
         checkpoint: a loaded checkpoint; its adapters are in the weights, which is checked first.
         out_dir: the bundle's folder; an existing bundle is replaced once the new one is complete.
         mem_len: memory length M in tokens; None for the checkpoint's.
-        segment_lens: a graph for each: a number of tokens, or a range such as "1-64".
-        layout: "hidden" or "kv".
+        segment_lens: a graph for each: a number of tokens, or a range such as "1-64"; None for what the layout
+            has by default. In layout "ring" they are lengths of calls, of which a segment may take several.
+        layout: "ring", "kv" or "hidden".
         precision: of products and memory: "fp32", "fp16" or "bf16". In a half precision LayerNorm, softmax and
             the residual stream stay in fp32, and so do products whose numbers a calibration run finds too large.
         head: one or several heads; the first is the default of sessions.
-        segment_len: tokens after which a feed is cut by default; None for the longest segment.
+        segment_len: tokens after which a feed is cut by default; None for the longest of `segment_lens`.
         top_k: tokens that head "top_k" returns, at most V.
         cover: add a graph for a range where the segment lengths leave some length up to the longest that
             could not be run exactly.
@@ -86,6 +89,7 @@ def export(
             calibration finds.
         calibration: what to calibrate a half precision on: a text, tokens [n] or [B, n], or a policy to take as it
             is; None for random tokens, which show less than text does.
+        rewind: tokens that sessions can take back at any time (layout "ring"); each takes a row of memory.
         progress: called with (what is being done, steps done, steps in all).
 
     Raises:
@@ -95,11 +99,11 @@ def export(
         ToleranceError: adapters give other numbers merged than unmerged.
         EnvironmentMismatch: not enough disk space; nothing is left behind.
     """
-    segments = _segments(checkpoint, segment_lens, cover)
+    segments = _segments(checkpoint, segment_lens, layout, cover)
     asked = dict(tensors or {}) | ({MEMORY: memory_precision} if memory_precision else {})
     policy = calibration if isinstance(calibration, PrecisionPolicy) else PrecisionPolicy(precision)
     policy = policy.overridden(asked, checkpoint.config.n_layer)
-    manifest = _plan(checkpoint, mem_len, segments, layout, policy, head, segment_len, top_k)
+    manifest = _plan(checkpoint, mem_len, segments, layout, policy, head, segment_len, top_k, rewind)
     tokens = calibration_tokens(checkpoint, manifest, calibration)
     out = Path(out_dir)
     _check_target(out)
@@ -132,9 +136,16 @@ def export(
     return Bundle.open(out, check_files=False)
 
 
-def _segments(checkpoint: Checkpoint, asked: Iterable[int | str], cover: bool) -> tuple[SegmentRange, ...]:
-    segments = parse_segments(asked)
-    return covering(segments, cut_is_free=checkpoint.config.same_length) if cover else segments
+def _segments(
+    checkpoint: Checkpoint, asked: Iterable[int | str] | None, layout: str, cover: bool
+) -> tuple[SegmentRange, ...]:
+    traits = layout_of(layout)
+    segments = parse_segments(traits.segment_lens if asked is None else asked)
+    if not cover:
+        return segments
+    if traits.in_place:
+        return segments if any(1 in s for s in segments) else (SegmentRange(1, 1), *segments)
+    return covering(segments, cut_is_free=checkpoint.config.same_length)
 
 
 def _plan(
@@ -146,8 +157,9 @@ def _plan(
     head: str | Iterable[str],
     segment_len: int | None,
     top_k: int,
+    rewind: int,
 ) -> Manifest:
-    config = checkpoint.config
+    config, traits = checkpoint.config, layout_of(layout)
     M = config.mem_len if mem_len is None else mem_len
     if M < 0:
         raise InputError(f"mem_len is {M}, expected 0 or more tokens")
@@ -159,11 +171,12 @@ def _plan(
         raise InputError("no head given: name at least one, such as log_probs")
     for name in heads:
         head_spec(name, config, top_k)
-    state_specs(layout, config, M)
+    if rewind < 0 or (rewind and not traits.in_place):
+        raise InputError(f"rewind is {rewind} in layout {layout!r}, expected 0 or, in layout 'ring', more tokens")
     checkpoint.dialect.window(config, M)
     longest = max(s.hi for s in segments)
     cut = longest if segment_len is None else segment_len
-    if not 1 <= cut <= longest:
+    if not 1 <= cut <= (MOST_SEGMENT if traits.in_place else longest):
         raise InputError(f"segment_len is {cut}, expected 1 to {longest}, the longest of --segment-lens")
     graphs = [GraphSpec(_file_name(h, s), s, h) for h, s in itertools.product(heads, segments)]
     vocabulary = checkpoint.vocab.to_dict() if checkpoint.vocab else None
@@ -176,6 +189,7 @@ def _plan(
         cut,
         top_k,
         MAX_BATCH,
+        rewind,
         tuple(graphs),
         vocabulary=vocabulary,
     )
@@ -208,7 +222,7 @@ def _check_target(out: Path) -> None:
 def _bytes_needed(manifest: Manifest, keep_checkpoint: bool) -> int:
     """A generous estimate: rearranged weights stand beside shared ones, tables once per layer."""
     c = manifest.config
-    tables = c.n_layer * c.n_head * c.d_head * (manifest.mem_len + manifest.longest)
+    tables = c.n_layer * c.n_head * c.d_head * manifest.ring
     return 4 * (count_parameters(c) * (2 + keep_checkpoint) + tables) + 1_000_000 * len(manifest.graphs)
 
 
@@ -220,7 +234,7 @@ def _write_initial(model: TransformerXL, manifest: Manifest, path: Path) -> None
     rows = {}
     for n, layer in enumerate(model.stack):
         specs = [s for s in manifest.states if s.layer == n]
-        for spec, row in zip(specs, PROJECTIONS[manifest.layout](layer.attention, zero), strict=False):
+        for spec, row in zip(specs, TRACED[manifest.layout].project(layer.attention, zero), strict=False):
             rows[spec.input] = np.ascontiguousarray(row[0].numpy())  # float32, whatever the memory's type
     write_atomic(path, to_bytes(rows))
 

@@ -1,11 +1,16 @@
-"""The traced attention of each layout: how its memory becomes keys and values, and what is remembered."""
+"""The traced code of each layout: how its memory becomes keys and values, and what is remembered."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from txl_export.graphs.pieces import Attention
+from txl_export.bundle import TensorSpec
+from txl_export.graphs.pieces import Attention, Opening, OrderedPositionTable, PositionTable
+from txl_export.graphs.ring import RingLayer, RingOpening, RingPositionTable
 from txl_export.graphs.typed import Linear, cast
 from txl_export.precision import MEMORY
 from txl_export.reference.attention import RelativeAttention
@@ -22,14 +27,14 @@ class HiddenLayer(nn.Module):
         self.W_kv = Linear(a.types, "W_qkv", torch.cat([reference.W_kE, reference.W_v]))
         self.memory = a.types(MEMORY)
 
-    def forward(self, h: Tensor, state: list[Tensor], visible: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def forward(self, h: Tensor, state: list[Tensor], shared: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Attend: h [B, L, d_model], state [mem [B, M, d_model]] -> output like h, new state."""
         a, L = self.attention, h.shape[1]
         context = torch.cat([*state, cast(h, self.memory)], dim=1)  # [B, M + L, d_model]
         x = a.norm(context) if a.pre_lnorm else context
-        query = a.heads(self.W_q(x[:, a.mem_len :]))
-        key, value = (a.heads(part) for part in self.W_kv(x).chunk(2, dim=-1))
-        return a(h, query, key, value, visible), [context[:, L:]] if state else []
+        query = a.split_heads(self.W_q(x[:, -L:]))
+        key, value = (a.split_heads(part) for part in self.W_kv(x).chunk(2, dim=-1))
+        return a(h, query, key, value, *shared), [context[:, L:]] if state else []
 
 
 class KeyValueLayer(nn.Module):
@@ -43,16 +48,16 @@ class KeyValueLayer(nn.Module):
         self.W_qkv = Linear(a.types, "W_qkv", torch.cat(weights))
         self.memory = a.types(MEMORY)
 
-    def forward(self, h: Tensor, state: list[Tensor], visible: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def forward(self, h: Tensor, state: list[Tensor], shared: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Attend: h [B, L, d_model], state [key, value], [B, H, M, d_head] each -> output like h, new state."""
         a, L = self.attention, h.shape[1]
         x = a.norm(h) if a.pre_lnorm else h
-        query, key, value = (a.heads(part) for part in self.W_qkv(x).chunk(3, dim=-1))
+        query, key, value = (a.split_heads(part) for part in self.W_qkv(x).chunk(3, dim=-1))
         if not state:
-            return a(h, query, key, value, visible), []
+            return a(h, query, key, value, *shared), []
         key = torch.cat([state[0], cast(key, self.memory)], dim=2)  # [B, H, M + L, d_head]
         value = torch.cat([state[1], cast(value, self.memory)], dim=2)
-        return a(h, query, key, value, visible), [key[:, :, L:], value[:, :, L:]]
+        return a(h, query, key, value, *shared), [key[:, :, L:], value[:, :, L:]]
 
 
 def hidden_state(layer: RelativeAttention, hidden: Tensor) -> list[Tensor]:
@@ -66,6 +71,36 @@ def key_value_state(layer: RelativeAttention, hidden: Tensor) -> list[Tensor]:
     return list(layer.keys_values(hidden))
 
 
-# One line per layout each: the traced layer, and the reference's view of its state in the order of its specs.
-LAYERS: dict[str, type[HiddenLayer] | type[KeyValueLayer]] = {"hidden": HiddenLayer, "kv": KeyValueLayer}
-PROJECTIONS = {"hidden": hidden_state, "kv": key_value_state}
+@dataclass(frozen=True)
+class TracedLayout:
+    """The code of a layout.
+
+    Attributes:
+        opening: what comes before the first layer, made of (types, reference, manifest).
+        layer: a layer's attention, made of the reference's and `pieces.Attention`.
+        positions: a layer's position table, made of (types, the reference's attention, manifest).
+        shared: what the opening gives to all layers besides hidden states, by name and type; "softmax" is the type
+            of scores.
+        project: the reference's view of its state, in the order of the layer's specs.
+    """
+
+    opening: type[nn.Module]
+    layer: type[nn.Module]
+    positions: type[PositionTable]
+    shared: tuple[TensorSpec, ...]
+    project: Callable[[RelativeAttention, Tensor], list[Tensor]]
+
+
+_VISIBLE = TensorSpec("visible", "softmax", ("batch", 1, "segment", "keys"))
+_RING = (
+    TensorSpec("visible", "softmax", ("batch", 1, "segment", "rows")),
+    TensorSpec("column", "int64", ("batch", "heads", "segment", "rows")),
+    TensorSpec("slots", "int64", ("batch",)),
+)
+
+# One line per layout.
+TRACED: dict[str, TracedLayout] = {
+    "ring": TracedLayout(RingOpening, RingLayer, RingPositionTable, _RING, key_value_state),
+    "kv": TracedLayout(Opening, KeyValueLayer, OrderedPositionTable, (_VISIBLE,), key_value_state),
+    "hidden": TracedLayout(Opening, HiddenLayer, OrderedPositionTable, (_VISIBLE,), hidden_state),
+}

@@ -6,31 +6,18 @@ set in place for each layer (`assembly`): export time does not grow with depth.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from txl_export.bundle import Manifest
 from txl_export.graphs.heads import Head
-from txl_export.graphs.layouts import LAYERS
-from txl_export.graphs.pieces import Attention, Embedding, FeedForward, visibility
+from txl_export.graphs.layouts import TRACED
+from txl_export.graphs.pieces import Attention, FeedForward
 from txl_export.graphs.typed import Types
 from txl_export.reference import TransformerXL
-from txl_export.reference.adaptive import AdaptiveEmbedding
 
-
-class Opening(nn.Module):
-    """Everything before the first layer."""
-
-    def __init__(self, types: Types, embedding: AdaptiveEmbedding, mem_len: int, window: int | None) -> None:
-        """Take the reference's embedding; `window` is the keys that a query sees, None for all."""
-        super().__init__()
-        self.embedding, self.mem_len, self.window = Embedding(types, embedding), mem_len, window
-        self.scores = types("softmax")
-
-    def forward(self, input_ids: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """int64 [B, L] and [B] -> hidden states [B, L, d_model], `visibility` [B, 1, L, M + L], new positions."""
-        L = input_ids.shape[1]
-        visible = visibility(positions, L, self.mem_len, self.window, self.scores)
-        return self.embedding(input_ids), visible, positions + L
+ATTENTION_OPSET = 23  # the version of ONNX's operators that brought Attention
 
 
 class GraphLayer(nn.Module):
@@ -41,9 +28,9 @@ class GraphLayer(nn.Module):
         super().__init__()
         self.types, self.attention, self.feed_forward = types, attention, feed_forward
 
-    def forward(self, h: Tensor, visible: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def forward(self, h: Tensor, shared: list[Tensor], state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Hidden states [B, L, d_model] and the layer's memory tensors -> the same for what comes next."""
-        h, new_state = self.attention(h, state, visible)
+        h, new_state = self.attention(h, state, shared)
         return self.feed_forward(h), new_state
 
 
@@ -58,15 +45,16 @@ class SegmentGraph(nn.Module):
             manifest: layout, M, the longest segment, heads, and the precision of every product.
         """
         super().__init__()
-        config, M, policy = model.config, manifest.mem_len, manifest.policy
-        types = Types(policy)
-        self.opening = Opening(types, model.embedding, M, model.dialect.window(config, M))
+        policy, layout = manifest.policy, TRACED[manifest.layout]
+        types, fused = Types(policy), manifest.traits.opset >= ATTENTION_OPSET
+        self.opening = layout.opening(types, model, manifest)
         self.layers = nn.ModuleList()
         for n, layer in enumerate(model.stack):
             own = Types(policy, n)
-            attention = Attention(own, layer.attention, *model.biases(n), config, M, manifest.longest)
-            layout = LAYERS[manifest.layout](layer.attention, attention)
-            self.layers.append(GraphLayer(own, layout, FeedForward(own, layer.feed_forward)))
+            positions = layout.positions(own, layer.attention, manifest)
+            attention = Attention(own, layer.attention, *model.biases(n), positions, fused)
+            attended = layout.layer(layer.attention, attention)
+            self.layers.append(GraphLayer(own, attended, FeedForward(own, layer.feed_forward)))
         heads = {h: Head(types, h, model.softmax, model.embedding, manifest.top_k) for h in manifest.heads}
         self.heads = nn.ModuleDict(heads)
         self.requires_grad_(False).eval()
@@ -78,6 +66,7 @@ class SegmentGraph(nn.Module):
         positions: Tensor,
         states: list[list[Tensor]],
         targets: Tensor | None = None,
+        places: Sequence[Tensor] = (),
     ) -> tuple[list[Tensor], Tensor, list[list[Tensor]]]:
         """Run one segment eagerly, as the assembled graph does.
 
@@ -87,13 +76,15 @@ class SegmentGraph(nn.Module):
             positions: position of each stream's first token, int64 [B].
             states: memory tensors of each layer, as the layout has them.
             targets: int64 [B, L] ([B, 1] at "@last") for head `target`.
+            places: what the layout takes besides positions (`Layout.inputs`), int64 [B] each.
 
         Returns:
             outputs of the head, new positions [B], and new states in the order of `states`.
         """
-        h, visible, new_positions = self.opening(input_ids, positions)
+        key = states[0][:1] if places else []
+        h, shared, new_positions = self.opening(input_ids, positions, *places, *key)
         new_states = []
         for layer, state in zip(self.layers, states, strict=True):
-            h, new = layer(h, visible, state)
+            h, new = layer(h, shared, state)
             new_states.append(new)
         return self.heads[head](h, targets), new_positions, new_states

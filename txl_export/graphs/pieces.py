@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from txl_export.bundle import Manifest
 from txl_export.config import ModelConfig
 from txl_export.graphs.typed import Linear, Norm, Product, Types, cast, in_type
 from txl_export.reference import model as reference_model
@@ -61,39 +62,62 @@ def visibility(positions: Tensor, L: int, mem_len: int, window: int | None, dtyp
     return torch.where(seen & started, torch.tensor(0.0, dtype=dtype), torch.tensor(float("-inf"), dtype=dtype))
 
 
+class Opening(nn.Module):
+    """Everything before the first layer, where rows are ordered by age."""
+
+    def __init__(self, types: Types, model: reference_model.TransformerXL, manifest: Manifest) -> None:
+        """Take the reference's embedding and the bundle's M."""
+        super().__init__()
+        self.embedding, self.mem_len = Embedding(types, model.embedding), manifest.mem_len
+        self.window = model.dialect.window(model.config, manifest.mem_len)
+        self.scores = types("softmax")
+
+    def forward(self, input_ids: Tensor, positions: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
+        """int64 [B, L] and [B] -> hidden states [B, L, d_model], `visibility` [B, 1, L, M + L], new positions."""
+        L = input_ids.shape[1]
+        visible = visibility(positions, L, self.mem_len, self.window, self.scores)
+        return self.embedding(input_ids), [visible], positions + L
+
+
 class PositionTable(Product):
-    """`R · W_kR` of one layer as a constant, and the terms (b) + (d) of a score by key.
+    """`R · W_kR` of one layer as a constant, from which the terms (b) + (d) of a score come."""
+
+    table: Tensor
+
+    def __init__(self, types: Types, reference: RelativeAttention, config: ModelConfig, rows: int) -> None:
+        """Compute the table, [H, d_head, rows], distances falling to 0: as the product takes it.
+
+        Args:
+            types: of the layer.
+            reference: its attention.
+            config: the architecture.
+            rows: one for each distance.
+        """
+        super().__init__(types, "positions")
+        R = sinusoid(clamped_distances(rows, config.clamp_len, reference.W_kR), config.d_model)
+        table = reference.heads(F.linear(R, reference.W_kR)).transpose(-1, -2).contiguous()
+        self.register_buffer("table", cast(table, self.dtype))
+
+
+class OrderedPositionTable(PositionTable):
+    """The terms by key where keys are ordered by age.
 
     With `clamp_len` up to M the table holds clamp_len + 1 rows and the farthest stands for all beyond it;
     else it holds M + the bundle's longest segment, whichever graph it is in, so that all graphs of a bundle
     share its bytes on disk.
     """
 
-    table: Tensor
+    def __init__(self, types: Types, reference: RelativeAttention, manifest: Manifest) -> None:
+        """Take a layer of the reference and the bundle's lengths."""
+        config, M = manifest.config, manifest.mem_len
+        compact = 0 < config.clamp_len <= M
+        super().__init__(types, reference, config, config.clamp_len + 1 if compact else M + manifest.longest)
+        self.compact, self.mem_len = compact, M
 
-    def __init__(
-        self, types: Types, attention: RelativeAttention, config: ModelConfig, mem_len: int, longest: int
-    ) -> None:
-        """Compute the table, [H, d_head, rows], distances falling to 0: as the product takes it.
-
-        Args:
-            types: of the layer.
-            attention: the reference's layer.
-            config: the architecture.
-            mem_len: M.
-            longest: tokens in the longest segment of the bundle.
-        """
-        super().__init__(types, "positions")
-        self.compact = 0 < config.clamp_len <= mem_len
-        rows = config.clamp_len + 1 if self.compact else mem_len + longest
-        R = sinusoid(clamped_distances(rows, config.clamp_len, attention.W_kR), config.d_model)
-        table = attention.heads(F.linear(R, attention.W_kR)).transpose(-1, -2).contiguous()
-        self.register_buffer("table", cast(table, self.dtype))
-
-    def forward(self, query: Tensor, mem_len: int) -> Tensor:  # type: ignore[override]
+    def forward(self, query: Tensor) -> Tensor:  # type: ignore[override]
         """(b) + (d) of each key: query + v, scaled, [B, H, L, d_head] -> [B, H, L, M + L]."""
         L = query.shape[-2]
-        K = mem_len + L
+        K = self.mem_len + L
         query = cast(query, self.dtype)
         if self.compact:
             scores = query @ self.table  # [B, H, L, clamp_len + 1]
@@ -102,7 +126,12 @@ class PositionTable(Product):
         else:
             scores = query @ self.table[..., self.table.shape[-1] - K :]
         # At L = 1 there is nothing to shift: key j stands at distance M - j.
-        return scores if isinstance(L, int) and L == 1 else relative_shift(scores)
+        return scores if one_token(L) else relative_shift(scores)
+
+
+def one_token(L: int | torch.SymInt) -> bool:
+    """Whether a graph is made for calls of a single token."""
+    return isinstance(L, int) and L == 1
 
 
 class Attention(nn.Module):
@@ -117,22 +146,49 @@ class Attention(nn.Module):
         reference: RelativeAttention,
         u: Tensor,
         v: Tensor,
-        config: ModelConfig,
-        mem_len: int,
-        longest: int,
+        positions: PositionTable,
+        fused: bool = False,
     ) -> None:
-        """Take a layer of the reference; u and v are [H, d_head], shared or its own."""
+        """Take a layer of the reference.
+
+        Args:
+            types: of the layer.
+            reference: its attention.
+            u: [H, d_head], shared or the layer's own.
+            v: likewise.
+            positions: gives terms (b) + (d).
+            fused: let one operator do scores, softmax and weighted sum where all are in one type; it came with
+                version 23 of ONNX's operators.
+        """
         super().__init__()
-        self.types, self.mem_len = types, mem_len
+        self.types = types
         self.scale = reference.d_head**-0.5
         self.content, self.weighted = Product(types, "content"), Product(types, "values")
-        self.positions = PositionTable(types, reference, config, mem_len, longest)
+        self.positions = positions
+        self.fused = fused and len({types(name) for name in ("content", "softmax", "values", "positions")}) == 1
         self.register_buffer("u", cast((u * self.scale)[:, None], self.content.dtype))
         self.register_buffer("v", cast((v * self.scale)[:, None], self.positions.dtype))
         self.W_o = Linear(types, "W_o", reference.W_o)
         self.norm, self.pre_lnorm, self.heads = Norm(types, reference.norm), reference.pre_lnorm, reference.heads
 
-    def forward(self, h: Tensor, query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
+    def split_heads(self, x: Tensor) -> Tensor:
+        """[B, L, H * d_head] -> [B, H, L, d_head], where one token needs no transpose."""
+        return x.reshape(-1, *self.u.shape) if one_token(x.shape[1]) else self.heads(x)
+
+    def join_heads(self, x: Tensor) -> Tensor:
+        """[B, H, L, d_head] -> [B, L, H * d_head]."""
+        return x.flatten(1)[:, None] if one_token(x.shape[2]) else x.transpose(1, 2).flatten(2)
+
+    def weigh(self, query: Tensor, key: Tensor, value: Tensor, b_d: Tensor, visible: Tensor) -> Tensor:
+        """The weighted sum of values, [B, H, L, d_head], of scores whose terms (b) + (d) are known."""
+        query = cast(query, self.u.dtype) + self.u
+        if self.fused:
+            return F.scaled_dot_product_attention(query, key, value, b_d + visible, scale=1.0)
+        a_c = self.content(query, key.transpose(-1, -2))
+        score = cast(a_c, visible.dtype) + cast(b_d, visible.dtype)
+        return self.weighted((score + visible).softmax(-1), value)
+
+    def forward(self, h: Tensor, query: Tensor, key: Tensor, value: Tensor, visible: Tensor, *place: Tensor) -> Tensor:
         """Residual, attention and LayerNorm.
 
         Args:
@@ -140,15 +196,14 @@ class Attention(nn.Module):
             query: scaled by 1 / sqrt(d_head), [B, H, L, d_head].
             key: [B, H, M + L, d_head], oldest first.
             value: like key.
-            visible: from `visibility`, [B, 1, L, M + L].
+            visible: which keys each query sees, as a term to add, [B, 1, L, M + L].
+            place: what the layout's position table takes besides the query.
 
         Returns:
             [B, L, d_model].
         """
-        a_c = self.content(cast(query, self.u.dtype) + self.u, key.transpose(-1, -2))
-        b_d = self.positions(cast(query, self.v.dtype) + self.v, self.mem_len)
-        score = cast(a_c, visible.dtype) + cast(b_d, visible.dtype)
-        a = self.weighted((score + visible).softmax(-1), value).transpose(1, 2).flatten(2)
+        b_d = self.positions(cast(query, self.v.dtype) + self.v, *place)
+        a = self.join_heads(self.weigh(query, key, value, b_d, visible))
         o = h + cast(self.W_o(a), h.dtype)
         return o if self.pre_lnorm else cast(self.norm(o), h.dtype)
 

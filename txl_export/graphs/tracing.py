@@ -12,11 +12,10 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from txl_export.bundle import TensorSpec
+from txl_export.bundle import Manifest, TensorSpec
 from txl_export.errors import ExportError
 from txl_export.segments import SegmentRange
 
-OPSET = 20
 MAX_BATCH = 4096
 
 
@@ -25,27 +24,30 @@ def trace(
     arguments: Sequence[Any],
     outputs: Sequence[TensorSpec],
     segment: SegmentRange,
-    mem_len: int,
+    manifest: Manifest,
 ) -> ir.Model:
     """Trace a piece; what the specs call symbolic must come out symbolic.
 
     Args:
         module: the piece.
         arguments: as its `forward` takes them, with a TensorSpec for each tensor; dimensions are numbers,
-            "batch", "segment" or "keys" (M + segment).
+            "batch", "segment", "keys" (M + segment) or "rows" (of a memory that is written in place).
         outputs: specs of its outputs, flat.
         segment: lengths that "segment" stands for.
-        mem_len: M.
+        manifest: M, and the rows that there are at most.
 
     Raises:
         ExportError: a dimension was specialised, or a type or shape is not the spec's.
     """
     length = segment.lo if segment.fixed else max(2, segment.hi - 1)
-    sizes = {"batch": 3, "segment": length, "keys": mem_len + length}
+    mem_len = manifest.mem_len
+    sizes = {"batch": 3, "segment": length, "keys": mem_len + length, "rows": manifest.rows - 2}
     dims: dict[str, Any] = {"batch": torch.export.Dim("batch", min=1, max=MAX_BATCH)}
     if not segment.fixed:
         dims["segment"] = torch.export.Dim("segment", min=segment.lo, max=segment.hi)
         dims["keys"] = dims["segment"] + mem_len if mem_len else dims["segment"]
+    if manifest.traits.in_place:  # traced with fewer rows than most: a table that is cut by 0 rows would stay whole
+        dims["rows"] = torch.export.Dim("rows", min=manifest.guard + 1, max=manifest.rows)
     inputs = list(_flat(arguments))
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
@@ -55,7 +57,7 @@ def trace(
             input_names=[t.name for t in inputs],
             output_names=[t.name for t in outputs],
             dynamo=True,
-            opset_version=OPSET,
+            opset_version=manifest.traits.opset,
             optimize=False,
             verbose=False,
         )

@@ -43,7 +43,7 @@ class Engine:
             source: a bundle (folder or opened), or a checkpoint (path or loaded).
             backend: "onnxruntime" for bundles, "eager" for checkpoints; None for the fastest that runs
                 the source.
-            mem_len: memory length M in tokens; a bundle's is fixed.
+            mem_len: memory length M in tokens; a bundle's is fixed, but for layout `ring`, where it is the longest.
             segment_len: tokens after which feeds are cut by default; None for the bundle's.
             threads: CPU threads; None for all cores.
 
@@ -78,9 +78,17 @@ class Engine:
         """Load every graph now instead of at its first use."""
         self._model.warm_up()
 
-    def session(self, batch_size: int = 1) -> Session:
-        """Start `batch_size` streams with a memory of their own; raises InputError."""
-        return Session(self._model, batch_size)
+    def session(self, batch_size: int = 1, mem_len: int | None = None) -> Session:
+        """Start streams with a memory of their own.
+
+        Args:
+            batch_size: streams.
+            mem_len: tokens that they remember; None for the engine's M. Layout `ring` takes any number up to it.
+
+        Raises:
+            InputError: numbers that cannot be had.
+        """
+        return Session(self._model, batch_size, mem_len)
 
     def restore(self, path: str | Path) -> Session:
         """A session that `Session.save` wrote.
@@ -88,9 +96,9 @@ class Engine:
         Raises:
             InputError: the file is damaged, or another model, layout or M saved it.
         """
-        batch_size, state = snapshot.load(Path(path), self.info)
-        session = self.session(batch_size)
-        snapshot.check_state(Path(path), state, session._streams.state(), self.info.mem_len, session._streams.grows)
+        batch_size, mem_len, state = snapshot.load(Path(path), self.info)
+        session = self.session(batch_size, mem_len)
+        snapshot.check_state(Path(path), state, session._streams.state(), mem_len, session._streams.grows)
         session._load(state)
         return session
 

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from txl_export.backends.base import Arrays, LoadedModel, Streams
+from txl_export.calls import Call
 from txl_export.errors import InputError
 from txl_export.heads import HeadSpec
+from txl_export.layouts import layout_of
 from txl_export.runtime import sampling, snapshot
-from txl_export.runtime.planning import cut, plan_segment
 
 
 class TopK(NamedTuple):
@@ -28,13 +29,20 @@ class Session:
     One thread at a time. A `feed` that fails leaves memory and positions as they were.
     """
 
-    def __init__(self, model: LoadedModel, batch_size: int) -> None:
-        """Start `batch_size` streams; raises InputError for a number that the model does not take."""
-        self._model, self.info = model, model.info
-        if not _is_int(batch_size) or not 1 <= batch_size <= self.info.max_batch:
-            raise InputError(f"batch_size is {batch_size!r}, expected 1 to {self.info.max_batch} streams")
+    def __init__(self, model: LoadedModel, batch_size: int, mem_len: int | None = None) -> None:
+        """Start `batch_size` streams that remember `mem_len` tokens; raises InputError for what cannot be had."""
+        self._model, info = model, model.info
+        if not _is_int(batch_size) or not 1 <= batch_size <= info.max_batch:
+            raise InputError(f"batch_size is {batch_size!r}, expected 1 to {info.max_batch} streams")
+        if mem_len is not None and not _is_int(mem_len):
+            raise InputError(f"mem_len is {mem_len!r}, expected a number of tokens")
+        if mem_len not in (None, info.mem_len) and not layout_of(info.layout).in_place:
+            raise InputError(
+                f"mem_len {mem_len} was asked for, layout {info.layout!r} holds {info.mem_len}: export with --layout ring"
+            )
         self.batch_size = int(batch_size)
-        self._streams: Streams = model.streams(self.batch_size)
+        self._streams: Streams = model.streams(self.batch_size, mem_len)
+        self.info = self._streams.info
 
     @property
     def positions(self) -> np.ndarray:
@@ -48,6 +56,7 @@ class Session:
         head: str | None = None,
         targets: np.ndarray | Sequence[Sequence[int]] | None = None,
         out: np.ndarray | None = None,
+        lengths: Sequence[int] | np.ndarray | None = None,
     ) -> np.ndarray | TopK:
         """Run tokens and remember them.
 
@@ -62,6 +71,9 @@ class Session:
                 for head `target` only.
             out: an array to write the answer into instead of a new one, of the answer's shape and dtype;
                 a feed that fails may leave a part of its answer there.
+            lengths: tokens that each stream reads, integers [B] of 0 (it stays as it is) to n, where they are not
+                all n (layout `ring`); what stands behind them in `ids` is not read, and the answers there are NaN
+                (-1 for ids). At "@last" a stream's answer is for its own last token.
 
         Returns:
             The head's answer for every position, [B, n, ...], or for the last, [B, 1, ...]: an array,
@@ -77,40 +89,94 @@ class Session:
         limit = self.info.segment_len if segment_len is None else segment_len
         if not _is_int(limit) or limit < 1:
             raise InputError(f"segment_len is {limit!r}, expected 1 or more tokens")
-        free = self.info.config.same_length
-        calls = [c for s in cut(n, limit) for c in plan_segment(s, self.info.segments, free)]
+        counts = self._counts(lengths, n)
+        calls = self._streams.plan(counts, int(limit), spec.last_only)
         answers = self._answers(spec, n, out)
-        self._run(tokens, wanted, calls, spec, answers)
+        if lengths is not None:
+            for array in answers:
+                array.fill(-1 if array.dtype.kind == "i" else np.nan)
+        self._run(tokens, wanted, calls, spec, answers, counts)
         return TopK(*answers) if len(answers) > 1 else answers[0]
 
     def _run(
         self,
         tokens: np.ndarray,
         targets: np.ndarray | None,
-        calls: list[int],
+        calls: Iterator[Call],
         spec: HeadSpec,
         answers: list[np.ndarray],
+        counts: np.ndarray,
     ) -> None:
         """Run the calls of one feed; all of them count, or none."""
         self._streams.begin()
-        start = 0
         try:
-            for length in calls:
-                span = slice(start, start + length)
-                rows = slice(0, 1) if spec.last_only else span
-                parts = [a[:, rows] for a in answers]
-                # A graph writes whole blocks: a slice of several streams goes through one of its own.
-                blocks = [p if p.flags.c_contiguous else np.empty_like(p, order="C") for p in parts]
-                asked = None if targets is None else np.ascontiguousarray(targets[:, rows])
-                self._streams.call(np.ascontiguousarray(tokens[:, span]), spec.name, asked, blocks)
-                for part, block in zip(parts, blocks, strict=True):
-                    if part is not block:
-                        part[...] = block
-                start += length
+            for call in calls:
+                run = self._run_whole if call.whole else self._run_part
+                run(tokens, targets, call, spec, answers, counts)
         except BaseException:
             self._streams.rollback()
             raise
         self._streams.commit()
+
+    def _run_whole(
+        self,
+        tokens: np.ndarray,
+        targets: np.ndarray | None,
+        call: Call,
+        spec: HeadSpec,
+        answers: list[np.ndarray],
+        counts: np.ndarray,
+    ) -> None:
+        """Run a call of the same tokens of all streams."""
+        del counts
+        start = int(call.starts[0])
+        span = slice(start, start + call.length)
+        rows = slice(0, 1) if spec.last_only else span
+        parts = [a[:, rows] for a in answers]
+        # A graph writes whole blocks: a slice of several streams goes through one of its own.
+        blocks = [p if p.flags.c_contiguous else np.empty_like(p, order="C") for p in parts]
+        asked = None if targets is None else np.ascontiguousarray(targets[:, rows])
+        self._streams.call(np.ascontiguousarray(tokens[:, span]), spec.name, asked, blocks, call)
+        for part, block in zip(parts, blocks, strict=True):
+            if part is not block:
+                part[...] = block
+
+    def _run_part(
+        self,
+        tokens: np.ndarray,
+        targets: np.ndarray | None,
+        call: Call,
+        spec: HeadSpec,
+        answers: list[np.ndarray],
+        counts: np.ndarray,
+    ) -> None:
+        """Run a call in which streams read tokens of their own, or padding, and take the answers that count."""
+        last = tokens.shape[1] - 1
+        places = np.minimum(call.starts[:, None] + np.arange(call.length), last)
+        rows = np.zeros((self.batch_size, 1), np.int64) if spec.last_only else places
+        blocks = [np.empty((*rows.shape, *a.shape[2:]), a.dtype) for a in answers]
+        asked = None if targets is None else np.take_along_axis(targets, rows, 1)
+        self._streams.call(np.take_along_axis(tokens, places, 1), spec.name, asked, blocks, call)
+        ends = call.starts + call.valid
+        for b in np.flatnonzero(call.valid):
+            if spec.last_only and ends[b] < counts[b]:
+                continue
+            start, n = (0, 1) if spec.last_only else (call.starts[b], call.valid[b])
+            for array, block in zip(answers, blocks, strict=True):
+                array[b, start : start + n] = block[b, :n]
+
+    def _counts(self, lengths: object, n: int) -> np.ndarray:
+        """Tokens of each stream, int64 [B]."""
+        if lengths is None:
+            return np.full(self.batch_size, n)
+        array = np.asarray(lengths)
+        fits = array.shape == (self.batch_size,) and array.dtype.kind in "iu"
+        if not fits or not ((array >= 0) & (array <= n)).all() or not array.any():
+            raise InputError(
+                f"lengths are {np.array2string(array, threshold=10)}, expected {self.batch_size} numbers of 0 to {n}, "
+                "not all 0"
+            )
+        return array.astype(np.int64)
 
     def _head(self, name: str | None) -> HeadSpec:
         if name is not None and name not in self.info.heads:
@@ -192,20 +258,24 @@ class Session:
                 raise InputError(f"stream {s!r} does not exist: this session has streams 0 to {self.batch_size - 1}")
         return np.array(sorted({int(s) for s in numbers}), dtype=np.int64)
 
-    def rewind(self, n: int) -> None:
-        """Take back the last n tokens; no layout of this version keeps the rows that this needs.
+    def rewind(self, n: int, streams: Iterable[int] | None = None) -> None:
+        """Take back the last n tokens, as if they had not been fed.
+
+        Args:
+            n: tokens; as many as the bundle's `rewind` can be taken back at any time, more while the rows that they
+                replaced were not needed.
+            streams: their numbers; None for all.
 
         Raises:
-            InputError: always; `fork` before what may have to be taken back.
+            InputError: the rows that this needs are gone, or the layout keeps none; nothing was taken back.
         """
-        raise InputError(
-            f"layout {self.info.layout!r} cannot rewind {n} tokens, it drops old rows at every call: "
-            "fork() before them instead"
-        )
+        if not _is_int(n) or n < 0:
+            raise InputError(f"rewind got {n!r}, expected 0 or more tokens")
+        self._streams.rewind(int(n), self._numbers(range(self.batch_size) if streams is None else streams))
 
     def fork(self) -> Session:
         """A new session with the same memory and positions; the two go on independently."""
-        other = Session(self._model, self.batch_size)
+        other = Session(self._model, self.batch_size, self.info.mem_len)
         other._streams.load_state(self._streams.state())
         return other
 

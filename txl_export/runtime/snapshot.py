@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from txl_export.backends.base import Arrays, ModelInfo
 from txl_export.errors import InputError
 from txl_export.files import write_atomic
+from txl_export.layouts import layout_of
 
 FORMAT = "txl-export-session"
 SCHEMA = 1
@@ -35,11 +37,11 @@ def _identity(info: ModelInfo, batch_size: int) -> dict[str, Any]:
     }
 
 
-def load(path: Path, info: ModelInfo) -> tuple[int, Arrays]:
+def load(path: Path, info: ModelInfo) -> tuple[int, int, Arrays]:
     """Read a session that this model saved.
 
     Returns:
-        batch size and state.
+        batch size, tokens that it remembers, and state.
 
     Raises:
         InputError: not a saved session, damaged, or of another model, layout or M.
@@ -56,6 +58,9 @@ def load(path: Path, info: ModelInfo) -> tuple[int, Arrays]:
         raise InputError(f"{path} is not a saved session ({str(e).splitlines()[0]})") from None
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise InputError(f"{path} is not a saved session: save one with session.save(path)")
+    mem_len = saved.get("mem_len")
+    if layout_of(info.layout).in_place and type(mem_len) is int and 0 <= mem_len < info.mem_len:
+        info = replace(info, mem_len=mem_len)
     for key, ours in _identity(info, saved.get("batch_size", 0)).items():
         if saved.get(key) != ours:
             raise InputError(
@@ -65,7 +70,7 @@ def load(path: Path, info: ModelInfo) -> tuple[int, Arrays]:
     batch_size = saved.get("batch_size")
     if type(batch_size) is not int or not 1 <= batch_size <= info.max_batch:
         raise InputError(f"{path} is damaged: its batch_size is {batch_size!r}")
-    return batch_size, state
+    return batch_size, info.mem_len, state
 
 
 def check_state(path: Path, state: Arrays, like: Arrays, mem_len: int, grows: bool) -> None:

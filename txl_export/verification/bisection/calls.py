@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from txl_export.backends.base import ModelInfo
+from txl_export.calls import plan_segment
 from txl_export.heads import HeadSpec
-from txl_export.runtime.planning import plan_segment
 from txl_export.tokens import Tokens
 
 

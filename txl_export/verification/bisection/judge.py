@@ -14,7 +14,7 @@ from txl_export.backends.eager import HEADS, EagerModel, _grown
 from txl_export.bundle import GraphSpec, Manifest
 from txl_export.checkpoints import Checkpoint
 from txl_export.graphs.assembly import Assembler
-from txl_export.graphs.layouts import PROJECTIONS
+from txl_export.graphs.layouts import TRACED
 from txl_export.graphs.model import SegmentGraph
 from txl_export.reference import Memory
 from txl_export.verification.bisection.calls import Call
@@ -76,7 +76,7 @@ class Judge:
         with torch.inference_mode():
             for n, (layer, hidden) in enumerate(zip(model.stack, memory.hidden, strict=True)):
                 specs = [s for s in m.states if s.layer == n]
-                kept = PROJECTIONS[m.layout](layer.attention, _grown(hidden, m.mem_len))
+                kept = TRACED[m.layout].project(layer.attention, _grown(hidden, m.mem_len))
                 found |= {name(s.input): t.numpy() for s, t in zip(specs, kept, strict=False)}
         return found
 

@@ -1,0 +1,137 @@
+"""Layout `ring`: keys and values stay where they were written, and a row's age says whether and how it is seen.
+
+Position p of a stream is written to slot p mod S of its buffer, S + G rows of which the last G are the guard. Which
+position a slot holds follows from the stream's own position and the length of the call alone:
+
+    start = position mod S                                 where the call's rows are written to
+    end = min(start + L, S)
+    age of slot s = start - s          for s < end         position of the call's first token - position in the slot
+                    start - s + S      for s >= end        older by one round
+
+so query i of the call stands at a distance of i + age. The visibility rule does the rest (`design`: one rule for all
+dialects): a row that a call wrote ahead of its stream's position, or that an earlier round left, is not seen.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from txl_export.bundle import Manifest
+from txl_export.graphs.pieces import Attention, Embedding, PositionTable
+from txl_export.graphs.typed import Linear, Types, cast
+from txl_export.precision import MEMORY
+from txl_export.reference import TransformerXL
+from txl_export.reference.attention import RelativeAttention
+
+
+def write_rows(memory: Tensor, rows: Tensor, slots: Tensor) -> Tensor:
+    """Memory with new rows, each stream's from its own slot on; in a graph, a TensorScatter of the memory itself.
+
+    Args:
+        memory: [B, H, S + G, d_head].
+        rows: [B, H, L, d_head].
+        slots: where each stream's first row goes, int64 [B].
+    """
+    if torch.onnx.is_in_onnx_export():
+        found: Tensor = torch.onnx.ops.symbolic(
+            "::TensorScatter",
+            [memory, rows, slots],
+            {"axis": -2, "mode": "linear"},
+            dtype=memory.dtype,
+            shape=memory.shape,
+            version=24,
+        )
+        return found
+    index = slots[:, None, None, None] + torch.arange(rows.shape[2])[:, None]
+    return memory.scatter(2, index.expand_as(rows), rows)
+
+
+class RingOpening(nn.Module):
+    """Everything before the first layer: embedding, and what the rows of the buffers are to each query."""
+
+    def __init__(self, types: Types, model: TransformerXL, manifest: Manifest) -> None:
+        """Take the reference's embedding and the bundle's lengths."""
+        super().__init__()
+        self.embedding, self.n_head = Embedding(types, model.embedding), model.config.n_head
+        self.guard, self.scores = manifest.guard, types("softmax")
+        self.farthest = table_rows(manifest) - 1
+
+    def forward(
+        self, input_ids: Tensor, positions: Tensor, visible_from: Tensor, window: Tensor, key: Tensor
+    ) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Hidden states, what all layers share, and new positions.
+
+        Args:
+            input_ids: int64 [B, L].
+            positions: position of each stream's first token, int64 [B].
+            visible_from: the lowest position that each stream's queries see, int64 [B].
+            window: keys that a query sees at most, itself included, int64 [B].
+            key: a memory tensor, for its number of rows, [B, H, S + G, d_head].
+
+        Returns:
+            [B, L, d_model]; a term to add to scores, [B, 1, L, S + G]: 0 where visible, else -inf; the column of the
+            position table that holds each score, int64 [B, H, L, S + G]; slots to write to, int64 [B]; and positions
+            after the call.
+        """
+        L, rows = input_ids.shape[1], key.shape[2]
+        S = torch.full((1,), rows - self.guard)  # the tracer takes no remainder of a size that is not fixed
+        slots = torch.remainder(positions, S)
+        row = torch.arange(rows)
+        start = slots[:, None]
+        age = start - row + torch.where(row < torch.minimum(start + L, S), 0, S)  # [B, S + G]
+        seen = (age <= (positions - visible_from)[:, None]) & (row < S)
+        if isinstance(L, int) and L == 1:  # a slot is never newer than the only query
+            distance = age[:, None]  # [B, L, S + G]
+            seen = (seen & (age < window[:, None]))[:, None]
+        else:
+            distance = torch.arange(L)[:, None] + age[:, None]
+            seen = seen[:, None] & (distance >= 0) & (distance < window[:, None, None])
+        zero, unseen = (torch.tensor(x, dtype=self.scores) for x in (0.0, float("-inf")))
+        visible = torch.where(seen, zero, unseen)[:, None]
+        column = (self.farthest - distance).clamp(0, self.farthest)[:, None].expand(-1, self.n_head, -1, -1)
+        return self.embedding(input_ids), [visible, column, slots], positions + L
+
+
+def table_rows(manifest: Manifest) -> int:
+    """Rows of a position table: one per distance that a ring of the largest S holds, none above `clamp_len`."""
+    clamp_len = manifest.config.clamp_len
+    return min(clamp_len + 1, manifest.ring) if clamp_len > 0 else manifest.ring
+
+
+class RingPositionTable(PositionTable):
+    """Terms (b) + (d) in the order of slots."""
+
+    def __init__(self, types: Types, reference: RelativeAttention, manifest: Manifest) -> None:
+        """Compute the table, as `PositionTable` has it."""
+        super().__init__(types, reference, manifest.config, table_rows(manifest))
+        self.guard, self.cut = manifest.guard, table_rows(manifest) == manifest.ring
+
+    def forward(self, query: Tensor, column: Tensor) -> Tensor:  # type: ignore[override]
+        """(b) + (d) of each slot: query + v, scaled, [B, H, L, d_head], and columns -> [B, H, L, S + G]."""
+        table, n = self.table, self.table.shape[-1]
+        if self.cut:  # a session of a shorter memory needs the nearer distances only, which stand last
+            missing = n - (column.shape[-1] - self.guard)
+            table, column = table[..., missing:], column - missing
+        scores = cast(query, self.dtype) @ table
+        return scores.gather(3, column)
+
+
+class RingLayer(nn.Module):
+    """The attention of layout `ring`: only the call's tokens are projected and written, no row moves."""
+
+    def __init__(self, reference: RelativeAttention, attention: Attention) -> None:
+        """Take a layer of the reference and its shared attention; the three projections become one product."""
+        super().__init__()
+        self.attention = a = attention
+        weights = [reference.W_q * a.scale, reference.W_kE, reference.W_v]
+        self.W_qkv = Linear(a.types, "W_qkv", torch.cat(weights))
+        self.memory = a.types(MEMORY)
+
+    def forward(self, h: Tensor, state: list[Tensor], shared: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Attend: h [B, L, d_model], state [key, value], [B, H, S + G, d_head] each -> output like h, new state."""
+        a, (visible, column, slots) = self.attention, shared
+        x = a.norm(h) if a.pre_lnorm else h
+        query, *new = (a.split_heads(part) for part in self.W_qkv(x).chunk(3, dim=-1))
+        key, value = (write_rows(m, cast(n, self.memory), slots) for m, n in zip(state, new, strict=True))
+        return a(h, query, key, value, visible, column), [key, value]
