@@ -250,6 +250,7 @@ class OnnxRuntimeStreams(Streams):
         self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray], call: Call
     ) -> None:
         """Run one call from the present buffers into free ones, which become the present ones."""
+        del call  # all streams advance by all of it
         graph = self.model.graph(head, ids.shape[1])
         session = self.model.session(graph, self.batch_size)
         free = self._free_slot()

@@ -128,6 +128,7 @@ class TypedStreams(Streams):
         self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray], call: Call
     ) -> None:
         """Run one segment in the bundle's types."""
+        del call  # all streams advance by all of it
         asked = None if targets is None else torch.from_numpy(targets)
         with torch.inference_mode():
             answers, positions, states = self.model.module(

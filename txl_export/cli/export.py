@@ -15,7 +15,6 @@ from txl_export.cli._options import (
     NAMED_VALUES,
     NAMES,
     PRECISION,
-    SEGMENT_LENS,
     TOP_K,
     Reading,
     checkpoint_options,
@@ -48,10 +47,11 @@ EXAMPLES = examples(
 @click.option(
     "--segment-lens",
     type=NAMES,
-    default=",".join(SEGMENT_LENS),
-    help="A graph for each: a number of tokens, or a range such as 1-64.",
+    help="A graph for each: a number of tokens, or a range such as 1-64; the layout's usual ones when not given. In"
+    " layout ring they are lengths of calls, of which a segment may take several.",
 )
-@click.option("--layout", default=LAYOUT, metavar="hidden|kv", help="What the memory tensors hold.")
+@click.option("--layout", default=LAYOUT, metavar="ring|kv|hidden", help="What the memory tensors hold.")
+@click.option("--rewind", type=int, default=0, help="Tokens that sessions can take back at any time (layout ring).")
 @click.option("--precision", default=PRECISION, metavar="fp32|fp16|bf16", help="Type of products and memory.")
 @click.option(
     "--memory-precision",
@@ -151,7 +151,7 @@ def _summary(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _print(bundle: Bundle, asked: Sequence[str]) -> None:
+def _print(bundle: Bundle, asked: Sequence[str] | None) -> None:
     from txl_export.segments import parse_segments
 
     m, summary = bundle.manifest, _summary(bundle)
@@ -167,10 +167,9 @@ def _print(bundle: Bundle, asked: Sequence[str]) -> None:
         click.echo(line)
     for note in summary["notes"]:
         click.echo(f"note: {note}")
-    wanted = set(parse_segments(asked))
+    wanted = set(parse_segments(asked)) if asked else {g.segment for g in m.graphs}
     for segment in sorted({g.segment for g in m.graphs} - wanted):
-        click.echo(
-            f"{segment} was added: without same_length, feeds of lengths between the others need it (--no-cover)"
-        )
+        needed = "what other lengths leave over" if m.traits.in_place else "without same_length, lengths between them"
+        click.echo(f"{segment} was added: {needed} would have no graph (--no-cover)")
     half = "" if m.precision == "fp32" else " --backend typed --text FILE"
     click.echo(f"next: txl-export verify {bundle.path}{half}")

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from txl_export.bundle import TensorSpec
+from txl_export.bundle import Manifest, TensorSpec
 from txl_export.graphs.pieces import Attention, Opening, OrderedPositionTable, PositionTable
 from txl_export.graphs.ring import RingLayer, RingOpening, RingPositionTable
-from txl_export.graphs.typed import Linear, cast
+from txl_export.graphs.typed import Linear, Types, cast
 from txl_export.precision import MEMORY
+from txl_export.reference import TransformerXL
 from txl_export.reference.attention import RelativeAttention
 
 
@@ -84,9 +85,9 @@ class TracedLayout:
         project: the reference's view of its state, in the order of the layer's specs.
     """
 
-    opening: type[nn.Module]
-    layer: type[nn.Module]
-    positions: type[PositionTable]
+    opening: Callable[[Types, TransformerXL, Manifest], nn.Module]
+    layer: Callable[[RelativeAttention, Attention], nn.Module]
+    positions: Callable[[Types, RelativeAttention, Manifest], PositionTable]
     shared: tuple[TensorSpec, ...]
     project: Callable[[RelativeAttention, Tensor], list[Tensor]]
 

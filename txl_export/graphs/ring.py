@@ -107,7 +107,7 @@ class RingPositionTable(PositionTable):
         super().__init__(types, reference, manifest.config, table_rows(manifest))
         self.guard, self.cut = manifest.guard, table_rows(manifest) == manifest.ring
 
-    def forward(self, query: Tensor, column: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, query: Tensor, column: Tensor) -> Tensor:
         """(b) + (d) of each slot: query + v, scaled, [B, H, L, d_head], and columns -> [B, H, L, S + G]."""
         table, n = self.table, self.table.shape[-1]
         if self.cut:  # a session of a shorter memory needs the nearer distances only, which stand last

@@ -38,7 +38,8 @@ class Session:
             raise InputError(f"mem_len is {mem_len!r}, expected a number of tokens")
         if mem_len not in (None, info.mem_len) and not layout_of(info.layout).in_place:
             raise InputError(
-                f"mem_len {mem_len} was asked for, layout {info.layout!r} holds {info.mem_len}: export with --layout ring"
+                f"mem_len {mem_len} was asked for, layout {info.layout!r} holds {info.mem_len}: "
+                "export with --layout ring"
             )
         self.batch_size = int(batch_size)
         self._streams: Streams = model.streams(self.batch_size, mem_len)
