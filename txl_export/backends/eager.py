@@ -117,6 +117,7 @@ class EagerStreams(Streams):
         self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray], call: Call
     ) -> None:
         """Run one segment; new memory replaces the old, which stays as it was for `rollback`."""
+        del call  # all streams advance by all of it
         kind, _, last = head.partition("@")
         with torch.inference_mode():
             h, memory = self.model.features(torch.from_numpy(ids), self._memory)
