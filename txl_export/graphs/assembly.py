@@ -65,7 +65,7 @@ class Assembler:
             ids = _tensor("input_ids", "int64", "batch", "segment")
             places = [_tensor(name, "int64", "batch") for name in ("positions", *m.traits.inputs)]
             buffer = [_state(s) for s in m.states[:1] if m.traits.in_place]
-            outputs = (self._h("h"), *self._shared(), _tensor("new_positions", "int64", "batch"))
+            outputs = (self._h("h", segment), *self._shared(), _tensor("new_positions", "int64", "batch"))
             self._openings[segment] = self._trace(self.module.opening, (ids, *places, *buffer), outputs, segment)
         return self._openings[segment]
 
@@ -76,8 +76,8 @@ class Assembler:
         if key not in self._layers:
             specs = [s for s in self.manifest.states if s.layer == n]
             new = [_tensor(s.output, s.dtype, "batch", *s.dims) for s in specs]
-            arguments = (self._h("h"), self._shared(), [_state(s) for s in specs])
-            self._layers[key] = self._trace(piece, arguments, (self._h("new_h"), *new), segment)
+            arguments = (self._h("h", segment), self._shared(), [_state(s) for s in specs])
+            self._layers[key] = self._trace(piece, arguments, (self._h("new_h", segment), *new), segment)
         return self._layers[key]
 
     def _closing(self, graph: GraphSpec) -> ir.Model:
@@ -85,10 +85,14 @@ class Assembler:
         rows: int | str = 1 if head.last_only else "segment"
         targets = _tensor("targets", "int64", "batch", rows) if head.takes_targets else None
         outputs = [_tensor(o.name, o.dtype, "batch", rows, *o.tail) for o in head.outputs]
-        return self._trace(self.module.heads[graph.head], (self._h("h"), targets), outputs, graph.segment)
+        return self._trace(
+            self.module.heads[graph.head], (self._h("h", graph.segment), targets), outputs, graph.segment
+        )
 
-    def _h(self, name: str) -> TensorSpec:
-        return _tensor(name, self.manifest.policy.dtype("residual"), "batch", "segment", self.manifest.config.d_model)
+    def _h(self, name: str, segment: SegmentRange) -> TensorSpec:
+        m = self.manifest
+        tokens = ("batch",) if m.traits.in_place and segment.hi == 1 else ("batch", "segment")
+        return _tensor(name, m.policy.dtype("residual"), *tokens, m.config.d_model)
 
     def _shared(self) -> list[TensorSpec]:
         """What the opening gives to every layer, in its real types and sizes."""

@@ -141,6 +141,9 @@ def _segments(
 ) -> tuple[SegmentRange, ...]:
     traits = layout_of(layout)
     segments = parse_segments(traits.segment_lens if asked is None else asked)
+    if traits.in_place and not all(s.fixed for s in segments):
+        odd = next(s for s in segments if not s.fixed)
+        raise InputError(f"layout {layout!r} runs any length in calls of fixed ones: give numbers instead of {odd}")
     if not cover:
         return segments
     if traits.in_place:

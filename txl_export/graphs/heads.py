@@ -46,7 +46,8 @@ class Head(nn.Module):
         )
 
     def forward(self, h: Tensor, targets: Tensor | None) -> list[Tensor]:
-        """[B, L, d_model] -> the head's outputs, [B, L or 1, ...] each, numbers in float32."""
+        """[B, L, d_model], or [B, d_model] of one token -> the head's outputs, [B, L or 1, ...], numbers in float32."""
+        h = h[:, None] if h.dim() == 2 else h
         answers = self.compute(self, h[:, -1:] if self.last_only else h, targets)
         return [cast(a, torch.float32) if a.is_floating_point() else a for a in answers]
 

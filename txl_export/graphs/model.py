@@ -14,7 +14,7 @@ from txl_export.bundle import Manifest
 from txl_export.graphs.heads import Head
 from txl_export.graphs.layouts import TRACED
 from txl_export.graphs.pieces import Attention, FeedForward
-from txl_export.graphs.typed import Types
+from txl_export.graphs.typed import Linear, Types
 from txl_export.reference import TransformerXL
 
 ATTENTION_OPSET = 23  # the version of ONNX's operators that brought Attention
@@ -29,7 +29,7 @@ class GraphLayer(nn.Module):
         self.types, self.attention, self.feed_forward = types, attention, feed_forward
 
     def forward(self, h: Tensor, shared: list[Tensor], state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Hidden states [B, L, d_model] and the layer's memory tensors -> the same for what comes next."""
+        """Hidden states [B, L, d_model], or [B, d_model], and the layer's memory tensors -> those after the layer."""
         h, new_state = self.attention(h, state, shared)
         return self.feed_forward(h), new_state
 
@@ -57,6 +57,9 @@ class SegmentGraph(nn.Module):
             self.layers.append(GraphLayer(own, attended, FeedForward(own, layer.feed_forward)))
         heads = {h: Head(types, h, model.softmax, model.embedding, manifest.top_k) for h in manifest.heads}
         self.heads = nn.ModuleDict(heads)
+        for module in self.layers.modules():
+            if isinstance(module, Linear):
+                module.flat = manifest.traits.in_place
         self.requires_grad_(False).eval()
 
     def forward(

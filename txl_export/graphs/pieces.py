@@ -17,10 +17,15 @@ from txl_export.reference.attention import RelativeAttention, clamped_distances,
 class Embedding(Product):
     """The embedding without data-dependent branches: every table is looked up, one result is kept."""
 
+    scale: Tensor
+
     def __init__(self, types: Types, reference: AdaptiveEmbedding) -> None:
         """Take the reference's tables and projections."""
         super().__init__(types, "embedding")
         self.reference, self.residual = in_type(reference, self.dtype), types("residual")
+        # A vector: runtimes fold a single number into the first layer's product, for which they have no fast kernel.
+        width = reference.config.d_model
+        self.register_buffer("scale", torch.full((width,), width**0.5, dtype=self.residual))
 
     def forward(self, ids: Tensor) -> Tensor:  # type: ignore[override]
         """int64 [B, L] -> [B, L, d_model], in the type of the residual stream."""
@@ -32,7 +37,7 @@ class Embedding(Product):
             rows = F.linear(rows, r.projs[i]) if r.config.has_projs else rows
             out = rows if out is None else torch.where((ids >= start)[..., None], rows, out)
         assert out is not None
-        return cast(out, self.residual) * r.config.d_model**0.5
+        return cast(out, self.residual) * self.scale
 
 
 def visibility(positions: Tensor, L: int, mem_len: int, window: int | None, dtype: torch.dtype) -> Tensor:
@@ -172,12 +177,12 @@ class Attention(nn.Module):
         self.norm, self.pre_lnorm, self.heads = Norm(types, reference.norm), reference.pre_lnorm, reference.heads
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """[B, L, H * d_head] -> [B, H, L, d_head], where one token needs no transpose."""
-        return x.reshape(-1, *self.u.shape) if one_token(x.shape[1]) else self.heads(x)
+        """[B, L, H * d_head], or [B, H * d_head] of one token -> [B, H, L, d_head]."""
+        return x.reshape(-1, *self.u.shape) if x.dim() == 2 else self.heads(x)
 
-    def join_heads(self, x: Tensor) -> Tensor:
-        """[B, H, L, d_head] -> [B, L, H * d_head]."""
-        return x.flatten(1)[:, None] if one_token(x.shape[2]) else x.transpose(1, 2).flatten(2)
+    def join_heads(self, x: Tensor, like: Tensor) -> Tensor:
+        """[B, H, L, d_head] -> [B, L, H * d_head], or [B, H * d_head] where `like` is [B, d_model]."""
+        return x.flatten(1) if like.dim() == 2 else x.transpose(1, 2).flatten(2)
 
     def weigh(self, query: Tensor, key: Tensor, value: Tensor, b_d: Tensor, visible: Tensor) -> Tensor:
         """The weighted sum of values, [B, H, L, d_head], of scores whose terms (b) + (d) are known."""
@@ -192,7 +197,7 @@ class Attention(nn.Module):
         """Residual, attention and LayerNorm.
 
         Args:
-            h: hidden states of the segment, [B, L, d_model].
+            h: hidden states of the segment, [B, L, d_model]; [B, d_model] of one token, if the layout has them so.
             query: scaled by 1 / sqrt(d_head), [B, H, L, d_head].
             key: [B, H, M + L, d_head], oldest first.
             value: like key.
@@ -200,10 +205,10 @@ class Attention(nn.Module):
             place: what the layout's position table takes besides the query.
 
         Returns:
-            [B, L, d_model].
+            like h.
         """
         b_d = self.positions(cast(query, self.v.dtype) + self.v, *place)
-        a = self.join_heads(self.weigh(query, key, value, b_d, visible))
+        a = self.join_heads(self.weigh(query, key, value, b_d, visible), h)
         o = h + cast(self.W_o(a), h.dtype)
         return o if self.pre_lnorm else cast(self.norm(o), h.dtype)
 
@@ -219,7 +224,7 @@ class FeedForward(nn.Module):
         self.norm, self.pre_lnorm = Norm(types, reference.norm), reference.pre_lnorm
 
     def forward(self, o: Tensor) -> Tensor:
-        """[B, L, d_model] -> [B, L, d_model]."""
+        """[..., d_model] -> [..., d_model]."""
         x = self.norm(o) if self.pre_lnorm else o
         out = o + cast(self.W_2(self.W_1(x).relu()), o.dtype)
         return out if self.pre_lnorm else cast(self.norm(out), o.dtype)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from txl_export.bundle import Manifest
-from txl_export.graphs.pieces import Attention, Embedding, PositionTable
+from txl_export.graphs.pieces import Attention, Embedding, PositionTable, one_token
 from txl_export.graphs.typed import Linear, Types, cast
 from txl_export.precision import MEMORY
 from txl_export.reference import TransformerXL
@@ -70,9 +70,9 @@ class RingOpening(nn.Module):
             key: a memory tensor, for its number of rows, [B, H, S + G, d_head].
 
         Returns:
-            [B, L, d_model]; a term to add to scores, [B, 1, L, S + G]: 0 where visible, else -inf; the column of the
-            position table that holds each score, int64 [B, H, L, S + G]; slots to write to, int64 [B]; and positions
-            after the call.
+            [B, L, d_model], or [B, d_model] where L is 1; a term to add to scores, [B, 1, L, S + G]: 0 where
+            visible, else -inf; the column of the position table that holds each score, int64 [B, H, L, S + G]; slots
+            to write to, int64 [B]; and positions after the call.
         """
         L, rows = input_ids.shape[1], key.shape[2]
         S = torch.full((1,), rows - self.guard)  # the tracer takes no remainder of a size that is not fixed
@@ -81,7 +81,7 @@ class RingOpening(nn.Module):
         start = slots[:, None]
         age = start - row + torch.where(row < torch.minimum(start + L, S), 0, S)  # [B, S + G]
         seen = (age <= (positions - visible_from)[:, None]) & (row < S)
-        if isinstance(L, int) and L == 1:  # a slot is never newer than the only query
+        if one_token(L):  # a slot is never newer than the only query
             distance = age[:, None]  # [B, L, S + G]
             seen = (seen & (age < window[:, None]))[:, None]
         else:
@@ -90,7 +90,8 @@ class RingOpening(nn.Module):
         zero, unseen = (torch.tensor(x, dtype=self.scores) for x in (0.0, float("-inf")))
         visible = torch.where(seen, zero, unseen)[:, None]
         column = (self.farthest - distance).clamp(0, self.farthest)[:, None].expand(-1, self.n_head, -1, -1)
-        return self.embedding(input_ids), [visible, column, slots], positions + L
+        h = self.embedding(input_ids)
+        return h[:, 0] if one_token(L) else h, [visible, column, slots], positions + L
 
 
 def table_rows(manifest: Manifest) -> int:
@@ -129,7 +130,16 @@ class RingLayer(nn.Module):
         self.memory = a.types(MEMORY)
 
     def forward(self, h: Tensor, state: list[Tensor], shared: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Attend: h [B, L, d_model], state [key, value], [B, H, S + G, d_head] each -> output like h, new state."""
+        """Attend to the buffer.
+
+        Args:
+            h: [B, L, d_model], or [B, d_model] of one token.
+            state: key and value, [B, H, S + G, d_head] each.
+            shared: what the opening gives.
+
+        Returns:
+            output like h, and the state.
+        """
         a, (visible, column, slots) = self.attention, shared
         x = a.norm(h) if a.pre_lnorm else h
         query, *new = (a.split_heads(part) for part in self.W_qkv(x).chunk(3, dim=-1))

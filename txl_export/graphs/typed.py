@@ -62,10 +62,16 @@ class Product(nn.Module):
 
 
 class Linear(Product):
-    """A product with a weight of the model."""
+    """A product with a weight of the model.
+
+    Attributes:
+        flat: multiply [B * L, n_in], for which ONNX has an operator with the bias in it that takes the weight as it
+            is: runtimes fuse it with what follows.
+    """
 
     weight: Tensor
     bias: Tensor | None
+    flat: bool = False
 
     def __init__(self, types: Types, name: str, weight: Tensor, bias: Tensor | None = None) -> None:
         """Take a weight [n_out, n_in] and a bias [n_out]; both are kept in the product's type."""
@@ -75,7 +81,11 @@ class Linear(Product):
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """[..., n_in] -> [..., n_out] in the product's type."""
-        return F.linear(cast(x, self.dtype), self.weight, self.bias)
+        x = cast(x, self.dtype)
+        if not self.flat or x.dim() == 2:
+            return F.linear(x, self.weight, self.bias)
+        rows = F.linear(x.flatten(0, -2), self.weight, self.bias)
+        return rows.reshape(-1, *x.shape[1:-1], rows.shape[-1])
 
 
 class Norm(nn.Module):
