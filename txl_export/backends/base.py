@@ -148,6 +148,8 @@ class LoadedModel(ABC):
     info: ModelInfo
     # What a reader of this model's numbers should know, a line each.
     notes: tuple[str, ...] = ()
+    # Whether weights are packed for products of several rows, by backends that can; None for where it pays.
+    packed: bool | None = None
 
     @abstractmethod
     def streams(self, batch_size: int, mem_len: int | None = None) -> Streams:

@@ -70,7 +70,7 @@ class OnnxRuntimeModel(LoadedModel):
         self.bundle, self.states, self.threads = bundle, m.states, threads
         self.rows = bundle.initial_rows()
         self.sizes = RingSizes.of(bundle) if m.traits.in_place else None
-        self._sessions: dict[tuple[str, bool, int], ort.InferenceSession] = {}
+        self._sessions: dict[tuple[str | bool | int, ...], ort.InferenceSession] = {}
         self._lock = threading.Lock()
         self._graphs = {(g.head, g.segment): g for g in m.graphs}
         self.info = with_mem_len(bundle_info(bundle, segment_len), mem_len)
@@ -107,20 +107,30 @@ class OnnxRuntimeModel(LoadedModel):
         Args:
             graph: which.
             batch_size: streams.
-            rows: of buffers that are written in place; a session is made for each number, in which it is a constant
-                and position tables are cut to it once.
+            rows: of buffers that are written in place. A session is made for each number and batch size, in which
+                they are constants: what follows from them is computed once, position tables are cut to them.
 
-        ONNX Runtime packs weights for products of several rows: a copy of the model for each session. A product of
-        one row reads every weight once, packed or not, so those of one token of one stream share the mapped file.
         """
-        packed = batch_size * graph.segment.hi > 1
+        sizes = {"rows": rows, "batch": batch_size} if rows else {}
+        packed = self._packed(graph, batch_size)
+        key = (graph.file, packed, *sizes.values())
         with self._lock:
-            key = (graph.file, packed, rows)
             if key not in self._sessions:
-                self._sessions[key] = self._load(graph, packed, rows)
+                self._sessions[key] = self._load(graph, packed, sizes)
             return self._sessions[key]
 
-    def _load(self, graph: GraphSpec, packed: bool, rows: int) -> ort.InferenceSession:
+    def _packed(self, graph: GraphSpec, batch_size: int) -> bool:
+        """Whether ONNX Runtime packs the graph's weights, which takes a copy of the model for each session.
+
+        A product of one row reads every weight once, packed or not, and the file's pages are shared by all. For
+        more rows packing pays: it is done for single tokens of several streams, and for the longest calls.
+        """
+        if self.packed is not None:
+            return self.packed
+        rows = batch_size * graph.segment.hi
+        return rows > 1 and graph.segment.hi in (1, self.bundle.manifest.longest)
+
+    def _load(self, graph: GraphSpec, packed: bool, sizes: Mapping[str, int]) -> ort.InferenceSession:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -129,10 +139,12 @@ class OnnxRuntimeModel(LoadedModel):
         # pattern of allocations takes, from the second call on, as much again as the first call's allocations hold.
         options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
         options.enable_mem_pattern = False
+        # Threads that wait for work after a call, for some 50 ms, take the cores from the next call on another graph.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         if not packed:
             options.add_session_config_entry("session.disable_prepacking", "1")
-        if rows:
-            options.add_free_dimension_override_by_name("rows", rows)
+        for name, size in sizes.items():
+            options.add_free_dimension_override_by_name(name, size)
         if self.threads:
             options.intra_op_num_threads = self.threads
         path = self.bundle.path / graph.file
@@ -140,10 +152,10 @@ class OnnxRuntimeModel(LoadedModel):
             session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         except Exception as e:  # its errors have no public base class
             raise BundleError(f"{path} cannot be loaded ({str(e).splitlines()[0][:200]}): export again") from None
-        self._check(graph, session, rows)
+        self._check(graph, session, sizes)
         return session
 
-    def _check(self, graph: GraphSpec, session: ort.InferenceSession, rows: int) -> None:
+    def _check(self, graph: GraphSpec, session: ort.InferenceSession, sizes: Mapping[str, int]) -> None:
         """The file's interface is the manifest's."""
         m = self.bundle.manifest
         for kind, found, expected in (
@@ -152,7 +164,10 @@ class OnnxRuntimeModel(LoadedModel):
         ):
             names = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64"}
             there = [(v.name, names.get(v.type, v.type), tuple(v.shape)) for v in found]
-            wanted = [(s.name, s.dtype, tuple(rows if n == "rows" else n for n in s.shape)) for s in expected]
+            wanted = [
+                (s.name, s.dtype, tuple(sizes.get(n, n) if isinstance(n, str) else n for n in s.shape))
+                for s in expected
+            ]
             if there != wanted:
                 odd = next(
                     (pair for pair in zip(there, wanted, strict=False) if pair[0] != pair[1]),

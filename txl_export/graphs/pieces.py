@@ -174,11 +174,14 @@ class Attention(nn.Module):
         self.register_buffer("u", cast((u * self.scale)[:, None], self.content.dtype))
         self.register_buffer("v", cast((v * self.scale)[:, None], self.positions.dtype))
         self.W_o = Linear(types, "W_o", reference.W_o)
-        self.norm, self.pre_lnorm, self.heads = Norm(types, reference.norm), reference.pre_lnorm, reference.heads
+        self.norm, self.pre_lnorm = Norm(types, reference.norm), reference.pre_lnorm
 
-    def split_heads(self, x: Tensor) -> Tensor:
-        """[B, L, H * d_head], or [B, H * d_head] of one token -> [B, H, L, d_head]."""
-        return x.reshape(-1, *self.u.shape) if x.dim() == 2 else self.heads(x)
+    def split_heads(self, x: Tensor, parts: int = 1) -> Tensor:
+        """[B, L, parts * H * d_head], or [B, ...] of one token -> [B, parts * H, L, d_head]."""
+        heads, _, width = self.u.shape
+        if x.dim() == 2:
+            return x.reshape(-1, parts * heads, 1, width)
+        return x.unflatten(-1, (parts * heads, width)).transpose(1, 2)
 
     def join_heads(self, x: Tensor, like: Tensor) -> Tensor:
         """[B, H, L, d_head] -> [B, L, H * d_head], or [B, H * d_head] where `like` is [B, d_model]."""

@@ -55,7 +55,7 @@ class RingOpening(nn.Module):
         super().__init__()
         self.embedding, self.n_head = Embedding(types, model.embedding), model.config.n_head
         self.guard, self.scores = manifest.guard, types("softmax")
-        self.farthest = table_rows(manifest) - 1
+        self.table_rows = table_rows(manifest)
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, visible_from: Tensor, window: Tensor, key: Tensor
@@ -89,7 +89,8 @@ class RingOpening(nn.Module):
             seen = seen[:, None] & (distance >= 0) & (distance < window[:, None, None])
         zero, unseen = (torch.tensor(x, dtype=self.scores) for x in (0.0, float("-inf")))
         visible = torch.where(seen, zero, unseen)[:, None]
-        column = (self.farthest - distance).clamp(0, self.farthest)[:, None].expand(-1, self.n_head, -1, -1)
+        farthest = torch.sym_min(self.table_rows, rows - self.guard) - 1
+        column = (farthest - distance).clamp(0, farthest)[:, None].expand(-1, self.n_head, -1, -1)
         h = self.embedding(input_ids)
         return h[:, 0] if one_token(L) else h, [visible, column, slots], positions + L
 
@@ -106,15 +107,13 @@ class RingPositionTable(PositionTable):
     def __init__(self, types: Types, reference: RelativeAttention, manifest: Manifest) -> None:
         """Compute the table, as `PositionTable` has it."""
         super().__init__(types, reference, manifest.config, table_rows(manifest))
-        self.guard, self.cut = manifest.guard, table_rows(manifest) == manifest.ring
+        self.guard = manifest.guard
 
     def forward(self, query: Tensor, column: Tensor) -> Tensor:
         """(b) + (d) of each slot: query + v, scaled, [B, H, L, d_head], and columns -> [B, H, L, S + G]."""
-        table, n = self.table, self.table.shape[-1]
-        if self.cut:  # a session of a shorter memory needs the nearer distances only, which stand last
-            missing = n - (column.shape[-1] - self.guard)
-            table, column = table[..., missing:], column - missing
-        scores = cast(query, self.dtype) @ table
+        # A session of a shorter memory needs the nearer distances only, which stand last.
+        farther = torch.sym_max(self.table.shape[-1] - (column.shape[-1] - self.guard), 0)
+        scores = cast(query, self.dtype) @ self.table[..., farther:]
         return scores.gather(3, column)
 
 
@@ -142,6 +141,6 @@ class RingLayer(nn.Module):
         """
         a, (visible, column, slots) = self.attention, shared
         x = a.norm(h) if a.pre_lnorm else h
-        query, *new = (a.split_heads(part) for part in self.W_qkv(x).chunk(3, dim=-1))
+        query, *new = a.split_heads(self.W_qkv(x), 3).chunk(3, dim=1)
         key, value = (write_rows(m, cast(n, self.memory), slots) for m, n in zip(state, new, strict=True))
         return a(h, query, key, value, visible, column), [key, value]

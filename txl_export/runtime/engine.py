@@ -36,6 +36,7 @@ class Engine:
         mem_len: int | None = None,
         segment_len: int | None = None,
         threads: int | None = None,
+        packed: bool | None = None,
     ) -> Engine:
         """Load a bundle or a checkpoint.
 
@@ -46,6 +47,9 @@ class Engine:
             mem_len: memory length M in tokens; a bundle's is fixed, but for layout `ring`, where it is the longest.
             segment_len: tokens after which feeds are cut by default; None for the bundle's.
             threads: CPU threads; None for all cores.
+            packed: whether the weights of every graph, or of none, are rearranged for products of several rows: a
+                private copy of the model for each such graph of a process, and faster prompts and batches. None packs
+                the graphs where most is gained, the longest and that of several streams' single tokens.
 
         Raises:
             BundleError, CheckpointError: the source is not what it should be.
@@ -57,7 +61,9 @@ class Engine:
         if not isinstance(source, str | os.PathLike | Bundle | Checkpoint):
             raise InputError(f"a {type(source).__name__} cannot be loaded: give the path of a bundle or checkpoint")
         opened = _open(source)
-        return cls(_backend_for(opened, backend).load(opened, mem_len, segment_len, threads))
+        model = _backend_for(opened, backend).load(opened, mem_len, segment_len, threads)
+        model.packed = packed
+        return cls(model)
 
     @property
     def info(self) -> ModelInfo:
