@@ -70,7 +70,7 @@ class OnnxRuntimeModel(LoadedModel):
         self.bundle, self.states, self.threads = bundle, m.states, threads
         self.rows = bundle.initial_rows()
         self.sizes = RingSizes.of(bundle) if m.traits.in_place else None
-        self._sessions: dict[tuple[str | bool | int, ...], ort.InferenceSession] = {}
+        self._sessions: dict[tuple[object, ...], ort.InferenceSession] = {}
         self._lock = threading.Lock()
         self._graphs = {(g.head, g.segment): g for g in m.graphs}
         self.info = with_mem_len(bundle_info(bundle, segment_len), mem_len)
