@@ -1,0 +1,1 @@
+"""What the loop of layout `ring` costs: see `python -m benchmarks.runtime --help`."""
