@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -49,7 +50,7 @@ def trace(
     if manifest.traits.in_place:  # traced with fewer rows than most: a table that is cut by 0 rows would stay whole
         dims["rows"] = torch.export.Dim("rows", min=manifest.guard + 1, max=manifest.rows)
     inputs = list(_flat(arguments))
-    with _quiet(), torch.no_grad():
+    with _quiet(), _same_operators(), torch.no_grad():
         program = torch.onnx.export(
             module,
             _mapped(arguments, lambda spec: _example(spec, sizes)),
@@ -135,6 +136,30 @@ def _same_shape(found: Sequence[int | str | None], spec: TensorSpec, segment: Se
         isinstance(f, int) if segment.fixed and e in ("segment", "keys") else f == e or (f, e) == ("segment", "keys")
         for f, e in zip(found, spec.shape, strict=True)
     )
+
+
+_operators: Any = None  # what the exporter found at the first call
+
+
+@contextlib.contextmanager
+def _same_operators() -> Iterator[None]:
+    """Let the exporter collect the operators that it can translate once per process: a third of a small export.
+
+    They are what is installed; where a version of the packages has no such place, each call collects them anew.
+    """
+    global _operators
+    try:
+        apis: Any = importlib.import_module("torch.onnx._internal.exporter._registration").onnxscript_apis
+        collect = apis.get_torchlib_ops
+    except (ImportError, AttributeError):
+        yield
+        return
+    _operators = collect() if _operators is None else _operators
+    apis.get_torchlib_ops = lambda: _operators
+    try:
+        yield
+    finally:
+        apis.get_torchlib_ops = collect
 
 
 @contextlib.contextmanager
