@@ -4,12 +4,14 @@ Position p of a stream is written to slot p mod S of its buffer, S + G rows of w
 position a slot holds follows from the stream's own position and the length of the call alone:
 
     start = position mod S                                 where the call's rows are written to
-    end = min(start + L, S)
+    end = start + L
     age of slot s = start - s          for s < end         position of the call's first token - position in the slot
                     start - s + S      for s >= end        older by one round
 
 so query i of the call stands at a distance of i + age. The visibility rule does the rest (`design`: one rule for all
-dialects): a row that a call wrote ahead of its stream's position, or that an earlier round left, is not seen.
+dialects): a row that a call wrote ahead of its stream's position, or that an earlier round left, is not seen. Rows in
+the guard are seen by the padding that this call wrote there, and by no token: a query that saw no row at all, as
+padding behind a short window would, had no softmax, and what it writes would be no number for a long time.
 """
 
 from __future__ import annotations
@@ -71,16 +73,17 @@ class RingOpening(nn.Module):
 
         Returns:
             [B, L, d_model], or [B, d_model] where L is 1; a term to add to scores, [B, 1, L, S + G]: 0 where
-            visible, else -inf; the column of the position table that holds each score, int64 [B, H, L, S + G]; slots
-            to write to, int64 [B]; and positions after the call.
+            visible, else -inf; the column that holds each score, of a position table cut to S, int64
+            [B, H, L, S + G]; slots to write to, int64 [B]; and positions after the call.
         """
         L, rows = input_ids.shape[1], key.shape[2]
         S = torch.full((1,), rows - self.guard)  # the tracer takes no remainder of a size that is not fixed
         slots = torch.remainder(positions, S)
         row = torch.arange(rows)
         start = slots[:, None]
-        age = start - row + torch.where(row < torch.minimum(start + L, S), 0, S)  # [B, S + G]
-        seen = (age <= (positions - visible_from)[:, None]) & (row < S)
+        end = start + L
+        age = start - row + torch.where(row < end, 0, S)  # [B, S + G]
+        seen = (age <= (positions - visible_from)[:, None]) & (row < torch.maximum(end, S))
         if one_token(L):  # a slot is never newer than the only query
             distance = age[:, None]  # [B, L, S + G]
             seen = (seen & (age < window[:, None]))[:, None]
