@@ -134,9 +134,11 @@ def ring_calls(ring: Ring, costs: CallCosts, counts: np.ndarray, cuts: Cuts, las
         if last_only and not together:  # the last tokens of all streams are read in a call of their own
             wanted = np.minimum(wanted, np.maximum(left - 1, 0)) if most > 1 else wanted
         room = cuts.reach - int(offsets.max())  # also for streams that read less: what they write counts as well
-        n = min(int(wanted.max()), MOST_PLANNED * costs.longest) if cuts.free else min(int(wanted.max()), room)
+        n = min(int(wanted.max()), MOST_PLANNED * costs.longest if cuts.free else room)
+        if cuts.free:  # each call is a segment of its own
+            room = n + costs.longest
         exact = last_only and (together or most == 1)
-        length = (n if n in costs.seconds else 0) if exact else costs.first(n, max(n, room))
+        length = (n if n in costs.seconds else 0) if exact else costs.first(n, room)
         if not length:
             raise InputError(f"no call of this bundle ends after {n} tokens: export again with --segment-lens 1,...")
         valid = np.minimum(wanted, length)
