@@ -10,7 +10,7 @@ most tokens from a segment's start to the end of a call in it, and `rewind` thos
 
     S >= M + reach + rewind
 
-is enough, and one row less is not (`tests/runtime/test_ring.py`).
+is enough, and one row less is not (`tests/test_ring.py`).
 """
 
 from __future__ import annotations
@@ -48,14 +48,27 @@ class Ring:
 
     def holds(self, visible_from: np.ndarray, length: int) -> bool:
         """Whether a call of `length` tokens leaves every row from there on in place."""
-        end = np.maximum(self.written, self.positions + np.minimum(length, self.rows - self.slots))
+        end = np.maximum(self.written, self._end(length))
         return bool((visible_from >= end - self.rows).all())
+
+    def _end(self, length: int) -> np.ndarray:
+        """One past the positions that a call writes in the ring; what lies in the guard destroys nothing."""
+        end: np.ndarray = self.positions + np.minimum(length, self.rows - self.slots)
+        return end
+
+    def write(self, length: int) -> None:
+        """A call of `length` tokens is run: whether it succeeds or not, what it writes over is gone."""
+        np.maximum(self.written, self._end(length), out=self.written)
 
     def advance(self, valid: np.ndarray, length: int) -> None:
         """A call of `length` tokens was run, `valid` [B] of which count."""
-        end = self.positions + np.minimum(length, self.rows - self.slots)
-        np.maximum(self.written, end, out=self.written)
+        self.write(length)
         self.positions += valid
+
+    def restore(self, positions: np.ndarray, oldest: np.ndarray) -> None:
+        """Put streams to positions whose rows are there from `oldest` on, int64 [B] each; 0 where all are."""
+        self.positions[:] = positions
+        self.written[:] = np.where(oldest > 0, oldest + self.rows, positions)
 
     def reset(self, streams: np.ndarray) -> None:
         """Put some streams to their start; what they wrote is no longer seen."""

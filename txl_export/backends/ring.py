@@ -16,7 +16,7 @@ from txl_export.layouts import StateSpec
 from txl_export.ring import UNBOUNDED, Ring
 from txl_export.room import require_room, the_memory
 
-POSITIONS, WRITTEN = "positions", "written"
+POSITIONS, OLDEST = "positions", "oldest"
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ class RingStreams(Streams):
             raise AssertionError(f"a call of {call.length} tokens would overwrite rows that it reads")
         if self._kept is not None:
             self._keep_rows(call.length, self._kept[0])
+        self.ring.write(call.length)
         self.run(ids, head, targets, outputs, visible_from)
         self.ring.advance(call.valid, call.length)
 
@@ -114,13 +115,16 @@ class RingStreams(Streams):
 
     def _keep_rows(self, length: int, positions: np.ndarray) -> None:
         """Copy rows that the next call overwrites and a stream at `positions` could see, or rewind to seeing."""
-        ring = self.ring
-        lowest = np.maximum(positions - self.info.mem_len - self.sizes.rewind, 0)
+        ring, lowest = self.ring, self._needed(positions)
         lost = ring.positions - ring.rows
         if ((lost + length > lowest) & (lost < positions)).any():
             slots = ring.slots
             rows = [self.buffer[:, b, :, s : s + length].copy() for b, s in enumerate(slots)]
             self._overwritten.append((slots, rows))
+
+    def _needed(self, positions: np.ndarray) -> np.ndarray:
+        """The lowest position whose row a stream at `positions` may ask for, int64 [B]."""
+        return np.maximum(positions - self._saved_rows, 0)
 
     def begin(self) -> None:
         """Remember positions; rows are kept when they are about to be lost."""
@@ -138,7 +142,10 @@ class RingStreams(Streams):
         for slots, rows in reversed(self._overwritten):
             for b, (slot, kept) in enumerate(zip(slots, rows, strict=True)):
                 self.buffer[:, b, :, slot : slot + kept.shape[2]] = kept
-        self.ring.positions[:], self.ring.written[:] = self._kept
+        positions, written = self._kept
+        # Rows below those that were kept are gone where calls wrote over them: they cannot be rewound to any more.
+        lost = np.minimum(self.ring.written, self._needed(positions) + self.ring.rows)
+        self.ring.positions[:], self.ring.written[:] = positions, np.maximum(written, lost)
         self.commit()
 
     def reset(self, streams: np.ndarray) -> None:
@@ -168,22 +175,27 @@ class RingStreams(Streams):
         return self.info.mem_len + self.sizes.rewind
 
     def state(self) -> Arrays:
-        """Copies of positions and of the rows before them, oldest first, zeros where a stream has none."""
+        """Copies of positions and of the rows before them, oldest first, zeros where they are not there.
+
+        They are there from position `oldest` on: a rewind may need more of them than that leaves.
+        """
         found = {s.input: self._ordered(i) for i, s in enumerate(self.sizes.states)}
-        return found | {POSITIONS: self.positions}
+        return found | {POSITIONS: self.positions, OLDEST: self._oldest_saved()}
+
+    def _oldest_saved(self) -> np.ndarray:
+        return np.maximum(self.ring.oldest(), self._needed(self.ring.positions))
 
     def _ordered(self, tensor: int) -> np.ndarray:
         n = self._saved_rows
         rows = np.stack([self.buffer[tensor, b][:, self.ring.place(b, n)] for b in range(self.batch_size)])
-        age = np.arange(n, 0, -1)
-        rows[np.broadcast_to((age > self.positions[:, None])[:, None], rows.shape[:3])] = 0
+        position = self.ring.positions[:, None] - np.arange(n, 0, -1)
+        missing = position < self._oldest_saved()[:, None]
+        rows[np.broadcast_to(missing[:, None], rows.shape[:3])] = 0
         return rows
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Write positions and rows into the ring."""
-        self.ring.positions[:] = state[POSITIONS]
-        # Rows before those that were saved are not there, as if they had been overwritten.
-        self.ring.written[:] = self.ring.positions + self.ring.rows - self._saved_rows
+        self.ring.restore(state[POSITIONS], np.maximum(state[OLDEST], self._needed(state[POSITIONS])))
         for tensor, spec in enumerate(self.sizes.states):
             for b in range(self.batch_size):
                 self.buffer[tensor, b][:, self.ring.place(b, self._saved_rows)] = state[spec.input][b]

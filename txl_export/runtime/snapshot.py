@@ -98,3 +98,5 @@ def check_state(path: Path, state: Arrays, like: Arrays, mem_len: int, grows: bo
     positions, start = state["positions"], like["positions"]  # a fresh session is at its start
     if (positions < start).any() or (positions > MOST_TOKENS).any():
         raise InputError(f"{path} is damaged: positions lie before the start or beyond any stream")
+    if (state.get("oldest", np.int64(0)) > np.maximum(positions - mem_len, 0)).any():  # layout `ring` tells
+        raise InputError(f"{path} is damaged: it lacks rows that its streams see")
