@@ -73,8 +73,9 @@ class Session:
             out: an array to write the answer into instead of a new one, of the answer's shape and dtype;
                 a feed that fails may leave a part of its answer there.
             lengths: tokens that each stream reads, integers [B] of 0 (it stays as it is) to n, where they are not
-                all n (layout `ring`); what stands behind them in `ids` is not read, and the answers there are NaN
-                (-1 for ids). At "@last" a stream's answer is for its own last token.
+                all n (layout `ring`); what stands behind them in `ids` and `targets` is not read and may be any
+                integer, and the answers there are NaN (-1 for ids). At "@last" a stream's answer is for its own
+                last token.
 
         Returns:
             The head's answer for every position, [B, n, ...], or for the last, [B, 1, ...]: an array,
@@ -84,13 +85,13 @@ class Session:
             InputError: wrong shape, dtype, token, head or length; the memory is untouched.
         """
         spec = self._head(head)
-        tokens = self._tokens(ids, "ids")
-        n = tokens.shape[1]
-        wanted = self._targets(targets, spec, n)
+        integers = self._integers(ids, "ids")
+        n = integers.shape[1]
+        counts = self._counts(lengths, n)
+        tokens, wanted = self._tokens(integers, "ids", counts), self._targets(targets, spec, n, counts)
         limit = self.info.segment_len if segment_len is None else segment_len
         if not _is_int(limit) or limit < 1:
             raise InputError(f"segment_len is {limit!r}, expected 1 or more tokens")
-        counts = self._counts(lengths, n)
         calls = self._streams.plan(counts, int(limit), spec.last_only)
         answers = self._answers(spec, n, out)
         if lengths is not None:
@@ -156,8 +157,9 @@ class Session:
         places = np.minimum(call.starts[:, None] + np.arange(call.length), last)
         rows = np.zeros((self.batch_size, 1), np.int64) if spec.last_only else places
         blocks = [np.empty((*rows.shape, *a.shape[2:]), a.dtype) for a in answers]
-        asked = None if targets is None else np.take_along_axis(targets, rows, 1)
-        self._streams.call(np.take_along_axis(tokens, places, 1), spec.name, asked, blocks, call)
+        asked = None if targets is None else np.ascontiguousarray(np.take_along_axis(targets, rows, 1))
+        ids = np.ascontiguousarray(np.take_along_axis(tokens, places, 1))
+        self._streams.call(ids, spec.name, asked, blocks, call)
         ends = call.starts + call.valid
         for b in np.flatnonzero(call.valid):
             if spec.last_only and ends[b] < counts[b]:
@@ -170,13 +172,14 @@ class Session:
         """Tokens of each stream, int64 [B]."""
         if lengths is None:
             return np.full(self.batch_size, n)
-        array = np.asarray(lengths)
+        try:
+            array = np.asarray(lengths)
+        except ValueError:  # rows of different lengths
+            array = np.empty(0)
         fits = array.shape == (self.batch_size,) and array.dtype.kind in "iu"
         if not fits or not ((array >= 0) & (array <= n)).all() or not array.any():
-            raise InputError(
-                f"lengths are {np.array2string(array, threshold=10)}, expected {self.batch_size} numbers of 0 to {n}, "
-                "not all 0"
-            )
+            shown = " ".join(f"{lengths}".split())[:80]
+            raise InputError(f"lengths are {shown}, expected {self.batch_size} numbers of 0 to {n}, not all 0")
         return array.astype(np.int64)
 
     def _head(self, name: str | None) -> HeadSpec:
@@ -187,8 +190,8 @@ class Session:
             )
         return self.info.head(name or self.info.heads[0])
 
-    def _tokens(self, ids: object, what: str) -> np.ndarray:
-        """Check tokens and make them int64 [B, n]."""
+    def _integers(self, ids: object, what: str) -> np.ndarray:
+        """Check that these are integers [B, n]."""
         try:
             array = np.asarray(ids)
         except ValueError:
@@ -199,6 +202,12 @@ class Session:
             raise InputError(
                 f"{what} have shape {list(array.shape)}, expected [{self.batch_size}, n] with n of 1 or more"
             )
+        return array
+
+    def _tokens(self, array: np.ndarray, what: str, counts: np.ndarray) -> np.ndarray:
+        """Check integers [B, n], of which each stream reads `counts`, and make them tokens, int64."""
+        if (counts < array.shape[1]).any():
+            array = np.where(np.arange(array.shape[1]) < counts[:, None], array, 0)
         low, high, size = array.min(), array.max(), self.info.config.vocab_size
         if low < 0 or high >= size:
             raise InputError(f"{what} hold {low if low < 0 else high}, expected tokens from 0 to {size - 1}")
@@ -206,23 +215,24 @@ class Session:
 
     def text(self, ids: object) -> np.ndarray:
         """Check the tokens of one long stream, int64 [n]; raises InputError unless there are two or more."""
-        tokens = self._tokens([ids], "ids")[0]
+        array = self._integers([ids], "ids")
+        [tokens] = self._tokens(array, "ids", np.array([array.shape[1]]))
         if tokens.size < 2:
             raise InputError(f"scoring got {tokens.size} token, expected a sequence of two or more")
         return tokens
 
-    def _targets(self, targets: object, spec: HeadSpec, n: int) -> np.ndarray | None:
+    def _targets(self, targets: object, spec: HeadSpec, n: int, counts: np.ndarray) -> np.ndarray | None:
         if not spec.takes_targets:
             if targets is not None:
                 raise InputError(f"targets were given, but head {spec.name!r} takes none: use head='target'")
             return None
         if targets is None:
             raise InputError(f"head {spec.name!r} needs targets: give the tokens whose log-probabilities are asked for")
-        array = self._tokens(targets, "targets")
+        array = self._integers(targets, "targets")
         columns = 1 if spec.last_only else n
         if array.shape[1] != columns:
             raise InputError(f"targets have shape {list(array.shape)}, expected {[self.batch_size, columns]}")
-        return array
+        return self._tokens(array, "targets", counts)
 
     def _answers(self, spec: HeadSpec, n: int, out: np.ndarray | None) -> list[np.ndarray]:
         shapes = [(self.batch_size, 1 if spec.last_only else n, *o.tail) for o in spec.outputs]
