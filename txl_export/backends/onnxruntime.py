@@ -239,7 +239,7 @@ class OnnxRuntimeRing(RingStreams):
             raise
         for (b, s), rows in zip(slots, kept, strict=True):
             unwritten = (self.buffer[:, b, :, s] == UNWRITTEN).all(axis=(1, 2)).any()
-            if unwritten or not np.array_equal(self.buffer[:, b, :, s - 1], rows[:, :, 0]):
+            if unwritten or not np.array_equal(self.buffer[:, b, :, s - 1], rows[:, :, 0], equal_nan=True):
                 raise BundleError(f"{graph.file} does not write its memory in place: export again")
         self._bindings[graph.file] = (session, binding)
 
