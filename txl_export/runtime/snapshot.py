@@ -23,7 +23,9 @@ def save(path: Path, info: ModelInfo, batch_size: int, state: Arrays) -> None:
     """Write a session's state, replacing the file in one step."""
     from safetensors.numpy import save as to_bytes
 
-    write_atomic(path, to_bytes(state, {"session": json.dumps(_identity(info, batch_size))}))
+    # It writes numbers in the order in which they lie in memory, whatever order the array has them in.
+    arrays = {name: np.ascontiguousarray(a) for name, a in state.items()}
+    write_atomic(path, to_bytes(arrays, {"session": json.dumps(_identity(info, batch_size))}))
 
 
 def _identity(info: ModelInfo, batch_size: int) -> dict[str, Any]:
