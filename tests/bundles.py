@@ -5,6 +5,7 @@ Tests take the fixture `exported`; it comes from `tests/conftest.py`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable
@@ -16,10 +17,12 @@ import pytest
 from filelock import FileLock
 
 from tests.helpers import random_checkpoint, tiny_config
-from txl_export.bundle import MANIFEST, Bundle
+from txl_export.bundle import INITIAL, MANIFEST, WEIGHTS, Bundle
 from txl_export.checkpoints import Checkpoint
 from txl_export.config import Dialect, ModelConfig
+from txl_export.precision import PrecisionPolicy
 from txl_export.runtime import Engine
+from txl_export.segments import parse_segments
 
 STD = 0.3  # attention far from uniform, so that one wrong key shows
 CUT = 64  # segment_len of every judge: no bundle here has longer segments
@@ -82,6 +85,23 @@ class Exported:
         return Engine.load(self.checkpoint, backend="eager", segment_len=Bundle.open(self.path).manifest.segment_len)
 
 
+# What most tests of layout `ring` share: calls of several lengths, tokens that can be taken back.
+RING_LENS, RING_CUT, RING_REWIND = (1, 4, 8), 8, 3
+
+
+def untraced(name: str, folder: Path, head: str | tuple[str, ...] = "log_probs", precision: str = "fp32") -> Bundle:
+    """A bundle of layout `ring` without its graphs, for backend `typed`: made in no time, from any model of MODELS."""
+    from txl_export.graphs import export as exporting
+    from txl_export.reference import TransformerXL
+
+    checkpoint, lens = checkpoint_of(name), parse_segments(RING_LENS)
+    policy = PrecisionPolicy(precision)
+    manifest = exporting._plan(checkpoint, None, lens, "ring", policy, head, None, 40, RING_REWIND)
+    manifest = dataclasses.replace(manifest, files={WEIGHTS: {"bytes": 0, "sha256": ""}})
+    exporting._write_initial(TransformerXL.from_checkpoint(checkpoint), manifest, folder / INITIAL)
+    return Bundle(folder, manifest, checkpoint)
+
+
 @functools.cache
 def checkpoint_of(name: str) -> Checkpoint:
     """The random checkpoint of a model of MODELS."""
@@ -93,7 +113,10 @@ ExportFixture = Callable[..., Exported]
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> ExportFixture:
-    """exported(model, layout, segment_lens, head, precision): the bundle, made now or taken from another test's."""
+    """exported(model, layout, segment_lens, head, precision, ...): the bundle, made now or taken from another test's.
+
+    More names are numbers that `export` takes: segment_len, rewind, mem_len.
+    """
     own = tmp_path_factory.getbasetemp()
     root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "bundles"
     root.mkdir(exist_ok=True)
@@ -105,15 +128,18 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> ExportFixture:
         segment_lens: tuple[int | str, ...] = ("1-64",),
         head: str | tuple[str, ...] = "log_probs",
         precision: str = "fp32",
+        **more: int,
     ) -> Exported:
         from txl_export import export
 
         heads = [head] if isinstance(head, str) else head
-        folder = root / "_".join([name, layout, *map(str, segment_lens), *heads, precision]).replace("@", "")
+        parts = [name, layout, *map(str, segment_lens), *heads, precision, *(f"{k}{n}" for k, n in more.items())]
+        folder = root / "_".join(parts).replace("@", "")
         with FileLock(f"{folder}.lock"):
             if not (folder / MANIFEST).is_file():
                 checkpoint = checkpoint_of(name)
-                export(checkpoint, folder, segment_lens=segment_lens, layout=layout, head=head, precision=precision)
+                asked = {"segment_lens": segment_lens, "layout": layout, "head": head, "precision": precision}
+                export(checkpoint, folder, **asked, **more)
         return Exported(folder, checkpoint_of(name))
 
     return get
