@@ -89,14 +89,20 @@ class Exported:
 RING_LENS, RING_CUT, RING_REWIND = (1, 4, 8), 8, 3
 
 
-def untraced(name: str, folder: Path, head: str | tuple[str, ...] = "log_probs", precision: str = "fp32") -> Bundle:
+def untraced(
+    name: str,
+    folder: Path,
+    head: str | tuple[str, ...] = "log_probs",
+    precision: str = "fp32",
+    segment_len: int = RING_CUT,
+) -> Bundle:
     """A bundle of layout `ring` without its graphs, for backend `typed`: made in no time, from any model of MODELS."""
     from txl_export.graphs import export as exporting
     from txl_export.reference import TransformerXL
 
     checkpoint, lens = checkpoint_of(name), parse_segments(RING_LENS)
     policy = PrecisionPolicy(precision)
-    manifest = exporting._plan(checkpoint, None, lens, "ring", policy, head, None, 40, RING_REWIND)
+    manifest = exporting._plan(checkpoint, None, lens, "ring", policy, head, segment_len, 40, RING_REWIND)
     manifest = dataclasses.replace(manifest, files={WEIGHTS: {"bytes": 0, "sha256": ""}})
     exporting._write_initial(TransformerXL.from_checkpoint(checkpoint), manifest, folder / INITIAL)
     return Bundle(folder, manifest, checkpoint)

@@ -233,14 +233,14 @@ class OnnxRuntimeRing(RingStreams):
             self.buffer[:, b, :, s] = UNWRITTEN
         try:
             session.run_with_iobinding(binding)
+            for (b, s), rows in zip(slots, kept, strict=True):
+                unwritten = (self.buffer[:, b, :, s] == UNWRITTEN).all(axis=(1, 2)).any()
+                if unwritten or not np.array_equal(self.buffer[:, b, :, s - 1], rows[:, :, 0], equal_nan=True):
+                    raise BundleError(f"{graph.file} does not write its memory in place: export again")
         except BaseException:
             for (b, s), rows in zip(slots, kept, strict=True):
-                self.buffer[:, b, :, s] = rows[:, :, 1]
+                self.buffer[:, b][:, :, [s - 1, s]] = rows
             raise
-        for (b, s), rows in zip(slots, kept, strict=True):
-            unwritten = (self.buffer[:, b, :, s] == UNWRITTEN).all(axis=(1, 2)).any()
-            if unwritten or not np.array_equal(self.buffer[:, b, :, s - 1], rows[:, :, 0], equal_nan=True):
-                raise BundleError(f"{graph.file} does not write its memory in place: export again")
         self._bindings[graph.file] = (session, binding)
 
 
