@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bundles import one_line
@@ -181,6 +181,7 @@ def test_padding(n, reach, expected):
     assert sorted((c.length for c in calls), reverse=True) == expected
 
 
+@settings(max_examples=150)
 @given(
     costs=COSTS,
     memory=st.tuples(st.integers(0, 6), st.integers(0, 3)),
@@ -204,6 +205,12 @@ def test_streams_are_cut_where_their_rings_end():
     ring.positions[:] = [0, 7]
     calls = run(ring, costs, [6, 6], Cuts(8, True, 8))
     assert [(c.length, c.valid.tolist()) for c in calls] == [(8, [6, 3]), (8, [0, 3])]
+
+
+@pytest.mark.parametrize("free, expected", [(False, [3, 3, 2]), (True, [8])])
+def test_segments_end_where_they_should(free, expected):
+    calls = run(Ring(1, 4, 100, 0), CallCosts({1: 1.0, 8: 1.0}), [8], Cuts(3, free, 8))
+    assert [int(c.valid[0]) for c in calls] == expected
 
 
 def test_a_last_answer_is_never_padding():

@@ -82,7 +82,7 @@ class Ring:
         """Tokens that each stream can take back, int64 [B]: down to where M older rows, or all there were, remain."""
         oldest = self.oldest()
         lowest = np.where(oldest > 0, oldest + self.mem_len, self.start)
-        return np.maximum(self.positions - np.maximum(lowest, self.start), 0)
+        return np.maximum(self.positions - lowest, 0)
 
     def place(self, stream: int, rows: int) -> np.ndarray:
         """Slots of a stream's last `rows` positions, oldest first, int64 [rows]."""
