@@ -80,6 +80,7 @@ class Native:
             told = errors[0] if errors else None
             lines = [*(e.desc() for e in errors), *self.errors]
             raise RefusedError(lines, told.node_name() if told else "", told.node_operator() if told else "")
+        _let_decompose(trt, self._network)
         return _describe(trt, self._network)
 
     def _made(self, make: Callable[[], Any], otherwise: str) -> Any:
@@ -160,6 +161,14 @@ def _keep_timings(config: Any, cache: Path) -> None:
     from txl_export.files import write_atomic
 
     write_atomic(cache, bytes(config.get_timing_cache().serialize()))
+
+
+def _let_decompose(trt: Any, network: Any) -> None:
+    """Let attention be computed by several kernels where there is none for its types and shapes, as for fp32."""
+    for layer in (network.get_layer(i) for i in range(network.num_layers)):
+        if layer.type.name == "ATTENTION_OUTPUT":
+            layer.__class__ = trt.IAttentionOutputLayer  # the way that the bindings cast
+            layer.attention.decomposable = True
 
 
 def _describe(trt: Any, network: Any) -> dict[str, Any]:
