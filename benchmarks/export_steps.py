@@ -17,6 +17,7 @@ import numpy as np
 from txl_export.benchmarking.serving import peak_rss
 
 HEADS = ("target", "top_k")
+LAYOUT = "kv"
 SEGMENT_LENS = (1, 64)
 FEEDS = (64, 64, 1, 1, 64, 1)  # tokens, one segment each
 CHECKPOINT, BUNDLE, ANSWERS, TASK = "checkpoint", "bundle", "{}.{}.npz", "task.json"
@@ -36,7 +37,13 @@ def export(folder: Path, task: dict[str, Any]) -> None:
 
     checkpoint = txl_export.load_checkpoint(folder / CHECKPOINT)
     txl_export.export(
-        checkpoint, folder / BUNDLE, mem_len=task["mem_len"], segment_lens=SEGMENT_LENS, head=HEADS, cover=False
+        checkpoint,
+        folder / BUNDLE,
+        mem_len=task["mem_len"],
+        segment_lens=SEGMENT_LENS,
+        layout=LAYOUT,
+        head=HEADS,
+        cover=False,
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import click
 import numpy as np
 
-from benchmarks.export_steps import ANSWERS, BUNDLE, FEEDS, HEADS, SEGMENT_LENS, TASK
+from benchmarks.export_steps import ANSWERS, BUNDLE, FEEDS, HEADS, LAYOUT, SEGMENT_LENS, TASK
 from benchmarks.shapes import ROOT
 from txl_export import config_names, named_config
 from txl_export.benchmarking import machine
@@ -166,8 +166,8 @@ Made by
 
 on {about["cpu"]}, {about["cores"]} cores, Python {platform.python_version()}, {versions}.
 
-Every configuration with random weights, written as a checkpoint, loaded from there, exported (layout `kv`, fp32, a
-graph for each of {_listed(SEGMENT_LENS)} tokens and of the heads {heads}) and run in ONNX Runtime at
+Every configuration with random weights, written as a checkpoint, loaded from there, exported (layout `{LAYOUT}`, fp32,
+a graph for each of {_listed(SEGMENT_LENS)} tokens and of the heads {heads}) and run in ONNX Runtime at
 B = 1: segments of {_listed(FEEDS)} tokens, one head after the other, each in a process of its own. The
 reference model got the same tokens; *worst error* is the largest difference in any log-probability.
 

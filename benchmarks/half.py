@@ -29,6 +29,7 @@ from txl_export.verification import Report
 SEGMENTS, SEGMENT_LEN = 200, 64
 # Modules of the standard library: the shipped model was trained on the second, and never saw the first.
 TEXT, CALIBRATION = argparse, dataclasses
+LAYOUT = "kv"
 POLICIES = ("fp16", "fp16 everywhere", "bf16", "bf16 everywhere")
 BACKEND, SHAPES = "tensorrt-rtx", ("stdlib-bytes", "enwik8-base")
 TARGET = ROOT / "benchmarks" / "HALF.md"
@@ -53,7 +54,9 @@ def _numbers(work: Path) -> Iterator[Row]:
     checkpoint = txl_export.load_checkpoint(path)
     for name in POLICIES:
         click.echo(f"comparing {name}", err=True)
-        bundle = txl_export.export(checkpoint, work / name, segment_lens=(SEGMENT_LEN,), cover=False, **_policy(name))
+        bundle = txl_export.export(
+            checkpoint, work / name, layout=LAYOUT, segment_lens=(SEGMENT_LEN,), cover=False, **_policy(name)
+        )
         report = txl_export.verify(bundle, checkpoint, text=text, segments=SEGMENTS, backend="typed")
         yield (name, *_compared(report), str(len(bundle.manifest.policy.in_fp32())))
 
@@ -89,7 +92,9 @@ def _engines(work: Path) -> Iterator[Row]:
         for precision in PRECISIONS:
             click.echo(f"building {name} in {precision}", err=True)
             out = work / f"{name}.{precision}"
-            bundle = txl_export.export(checkpoint, out, segment_lens=(1, 64), cover=False, precision=precision)
+            bundle = txl_export.export(
+                checkpoint, out, layout=LAYOUT, segment_lens=(1, 64), cover=False, precision=precision
+            )
             for built in txl_export.build(bundle, backend=BACKEND).engines:
                 products = ", ".join(f"{n} {p}" for p, n in built.engine.products.items())
                 sizes = (si(int(bundle.manifest.files[WEIGHTS]["bytes"]), "B"), si(built.bytes, "B"))
@@ -117,7 +122,7 @@ on {about["cpu"]}, {about["cores"]} cores, Python {platform.python_version()}, t
 ## What half precision does to the shipped model
 
 The typed module (PyTorch, which rounds every result to its type) against the reference in fp32, on {SEGMENTS}
-segments of {SEGMENT_LEN} bytes of `{TEXT.__name__}.py`, a module that the model never saw; M = 512, layout `kv`.
+segments of {SEGMENT_LEN} bytes of `{TEXT.__name__}.py`, a module that the model never saw; M = 512, layout `{LAYOUT}`.
 Calibrated on `{CALIBRATION.__name__}.py`. "Everywhere" is the naive way: residual stream, LayerNorm and softmax in half
 as well. This model is tame enough for it; `tests/graphs/test_half.py` has one that ends in NaN.
 

@@ -32,6 +32,7 @@ from txl_export.files import write_atomic
 
 TARGET = Path(__file__).with_name("HEADS.md")
 NAMES = ("kimiyoung/wt103-base", "kimiyoung/wt103-large")
+LAYOUT = "kv"
 LENGTHS, ROUNDS, SECONDS, LEAST = (1, 64), 5, 1.0, 3
 # Added to what a cluster's logit is: no tail can hold one of the best tokens, or each is likelier than any word.
 BIAS = {"none": -30.0, "all": 12.0}
@@ -122,7 +123,7 @@ def _bundle(name: str, tails: str, work: Path) -> txl_export.Bundle:
     if not path.exists():
         click.echo(f"exporting {name}, tails {tails}", err=True)
         heads = [head for head, needed in RUNS if needed == tails]
-        txl_export.export(_checkpoint(name, tails), path, segment_lens=LENGTHS, cover=False, head=heads)
+        txl_export.export(_checkpoint(name, tails), path, segment_lens=LENGTHS, layout=LAYOUT, cover=False, head=heads)
     return txl_export.Bundle.open(path, check_files=False)
 
 
@@ -154,7 +155,7 @@ Made by
     python -m benchmarks.heads
 
 on {about["cpu"]}, {about["cores"]} cores, Python {platform.python_version()}, {versions};
-layout `kv`, fp32, B = 1, memory full, random weights. Every row is a process of its own; all of a table are alive
+layout `{LAYOUT}`, fp32, B = 1, memory full, random weights. Every row is a process of its own; all of a table are alive
 together and take {ROUNDS} turns of {SECONDS:g} s. Medians of the turns' medians, with the lowest and highest turn. A
 head's own time is the call's less that of `features`, which has none, in the same turn; its memory is the most that the
 process held during calls, less the same of `features`, so it counts the weights of the softmax layer, as far as they

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from benchmarks.lengths import MEM_LENS, SEGMENT_LENS
 from benchmarks.peers import JUDGE, PEERS
 from benchmarks.shapes import Shape
 from txl_export.config import ModelConfig
-from txl_export.layouts import memory_bytes
+from txl_export.layouts import layout_of, memory_bytes
 from txl_export.weights import count_parameters
 
 _FLOAT = 4
@@ -28,12 +29,12 @@ class Point(NamedTuple):
 
 
 def full_matrix(shapes: Sequence[str]) -> list[Point]:
-    """L = 1, 16, 64, 128 by M = 128, 640, 1600, 3800 by B = 1, 8, 32 of every shape."""
+    """`SEGMENT_LENS` by `MEM_LENS` by B = 1, 8, 32 of every shape."""
     return [
         Point(shape, L, M, B)
         for B in (1, 8, 32)
-        for L in (1, 128, 64, 16)
-        for M in (1600, 3800, 640, 128)
+        for L in sorted(SEGMENT_LENS, key=(1, 128, 64, 16).index)
+        for M in sorted(MEM_LENS, key=(1600, 3800, 640, 128).index)
         for shape in shapes
     ]
 
@@ -51,10 +52,10 @@ def quick_matrix() -> list[Point]:
 
 def call_flops(layout: str, config: ModelConfig, point: Point) -> float:
     """FLOPs of the matrix products of a call, as a peer of that layout computes them."""
-    c, (_, L, M, B) = config, point
-    heads, K = c.n_head * c.d_head, M + L
-    again = {"hidden": M, "kv": 0}[layout]  # remembered rows that are projected once more
-    positions = {"hidden": K * c.d_model, "kv": 0}[layout]
+    c, (_, L, M, B), traits = config, point, layout_of(layout)
+    heads, K = c.n_head * c.d_head, _keys(layout, point)
+    again = M * traits.projects_again  # remembered rows that are projected once more
+    positions = K * c.d_model * traits.projects_again
     per_layer = B * (heads * c.d_model * (4 * L + 2 * again) + 3 * L * K * heads + 2 * L * c.d_model * c.d_inner)
     return 2.0 * (c.n_layer * (per_layer + heads * positions) + B * L * c.vocab_size * c.d_embed)
 
@@ -69,8 +70,8 @@ def call_seconds(peer: str, config: ModelConfig, point: Point, streams: float = 
         streams: bytes per second.
     """
     about = PEERS[peer]
-    memory = about.memories * point.batch_size * memory_bytes(about.layout, config, point.mem_len)
-    scores = about.scores * config.n_layer * _scores(config, point)
+    memory = about.memories * point.batch_size * memory_bytes(about.layout, config, _rows(about.layout, point))
+    scores = about.scores * config.n_layer * _scores(about.layout, config, point)
     moved = memory + scores + _FLOAT * count_parameters(config) + about.outputs * _outputs(config, point)
     return 5e-4 + call_flops(about.layout, config, point) / about.flop_rate + moved / streams
 
@@ -95,18 +96,28 @@ def seconds(peers: Sequence[str], config: ModelConfig, point: Point, rounds: int
 def peak_bytes(peer: str, config: ModelConfig, point: Point) -> float:
     """About the most memory that a peer's process holds."""
     about = PEERS[peer]
-    B, K = point.batch_size, point.mem_len + point.segment_len
-    memory = about.memories * B * memory_bytes(about.layout, config, point.mem_len)
+    B, K = point.batch_size, _keys(about.layout, point)
+    memory = about.memories * B * memory_bytes(about.layout, config, _rows(about.layout, point))
     projected = _FLOAT * B * K * (config.d_model + 4 * config.n_head * config.d_head)  # of one layer
     weights = 2.0 * _FLOAT * count_parameters(config)  # rearranged copies beside them
-    arrays = about.scores * _scores(config, point) + about.outputs * _outputs(config, point)
+    arrays = about.scores * _scores(about.layout, config, point) + about.outputs * _outputs(config, point)
     return about.base_bytes + weights + memory + projected + arrays
 
 
-def _scores(config: ModelConfig, point: Point) -> float:
+def _rows(layout: str, point: Point) -> int:
+    """Rows of the memory tensors."""
+    return layout_of(layout).rows(point.mem_len, max(SEGMENT_LENS), max(SEGMENT_LENS))
+
+
+def _keys(layout: str, point: Point) -> int:
+    """Keys that scores are computed for."""
+    in_place = layout_of(layout).in_place  # the segment's own are among the rows then
+    return _rows(layout, point) if in_place else point.mem_len + point.segment_len
+
+
+def _scores(layout: str, config: ModelConfig, point: Point) -> float:
     """Bytes of one layer's attention scores."""
-    keys = point.mem_len + point.segment_len
-    return _FLOAT * point.batch_size * config.n_head * point.segment_len * keys
+    return _FLOAT * point.batch_size * config.n_head * point.segment_len * _keys(layout, point)
 
 
 def _outputs(config: ModelConfig, point: Point) -> float:

@@ -15,7 +15,7 @@ from txl_export.benchmarking.table import Row, Table, compare
 
 # The sections in their order: title, and the command that makes it.
 SECTIONS = {"quick": ("Quick", "make bench-quick"), "full": ("Full matrix", "make bench")}
-OURS, RIVALS = "kv", ("huggingface", "plain-onnx")
+OURS, RIVALS = ("ring", "kv"), ("huggingface", "plain-onnx")  # of ours the first that was measured is compared
 
 _HEAD = """# Results
 
@@ -88,16 +88,17 @@ def _limits(found: Limits) -> str:
 def _times(rows: Sequence[Row]) -> Iterable[str]:
     """One line per point: every peer's median, ours against the rivals, the limit."""
     peers = [peer for peer in PEERS if any(row.backend == peer for row in rows)]
-    rivals = [rival for rival in RIVALS if rival in peers and OURS in peers]
+    own = next((peer for peer in OURS if peer in peers), None)
+    rivals = [rival for rival in RIVALS if rival in peers and own]
     limits = any(row.limit for row in rows)
-    names = ["B", "L", "M", *(f"{peer} ms" for peer in peers), *(f"{OURS} vs {rival}" for rival in rivals)]
-    names += ["limit ms", f"limit / {OURS}"] if limits else []
+    names = ["B", "L", "M", *(f"{peer} ms" for peer in peers), *(f"{own} vs {rival}" for rival in rivals)]
+    names += ["limit ms", f"limit / {own or OURS[0]}"] if limits else []
     yield _line(names)
     yield _line(["--:"] * len(names))
     ordered = sorted(rows, key=_place)
     for place, group in groupby(ordered, key=_place):
         by_peer = {row.backend: row for row in group}
-        ours = by_peer.get(OURS)
+        ours = by_peer.get(own or "")
         cells = [*map(str, place)]
         cells += [_ms(by_peer[peer].p50_ms) if peer in by_peer else "–" for peer in peers]
         cells += [_against(ours, by_peer.get(rival)) for rival in rivals]

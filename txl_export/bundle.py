@@ -22,7 +22,7 @@ from txl_export.engines import EngineSpec, check_engines
 from txl_export.errors import BundleError, CheckpointError, ConfigError, InputError, TxlError
 from txl_export.files import inside, read_json, sha256
 from txl_export.heads import HeadSpec, head_spec
-from txl_export.layouts import Layout, StateSpec, layout_of, state_specs
+from txl_export.layouts import Layout, StateSpec, layout_of, ring_rows, state_specs
 from txl_export.named_configs import config_names
 from txl_export.precision import MEMORY, PrecisionPolicy, tensor_names
 from txl_export.segments import SegmentRange
@@ -123,7 +123,7 @@ class Manifest:
     @property
     def ring(self) -> int:
         """S: rows that a stream's memory goes round in at M; see `txl_export.ring`."""
-        return max(4, self.mem_len + self.reach + self.rewind)  # the tracer takes sizes of 0 and 1 for constants
+        return ring_rows(self.mem_len, self.reach, self.rewind)
 
     @property
     def guard(self) -> int:
@@ -133,7 +133,7 @@ class Manifest:
     @property
     def rows(self) -> int:
         """Rows of the memory tensors at M: M, or S + G where they are written in place."""
-        return self.ring + self.guard if self.traits.in_place else self.mem_len
+        return self.traits.rows(self.mem_len, self.reach, self.longest, self.rewind)
 
     @property
     def heads(self) -> tuple[str, ...]:

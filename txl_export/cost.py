@@ -24,18 +24,17 @@ not read, only the tokens' rows.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 
 from txl_export.config import ModelConfig
-from txl_export.layouts import memory_bytes
+from txl_export.layouts import DEFAULT_LAYOUT, LAYOUTS, layout_of, memory_bytes
 from txl_export.weights import count_parameters, table_sizes, weight_shapes
 
 FLOAT = 4  # bytes of a float32
 LAYER_BYTES = 15_000  # of an ONNX file beside its weights, per layer: nodes and names
 
-COSTED_LAYOUTS = ("hidden", "kv")
+COSTED_LAYOUTS = tuple(reversed(LAYOUTS))
 
 
 @dataclass(frozen=True)
@@ -110,27 +109,34 @@ def call_cost(
     return CallCost(flops, FLOAT * (weights + tables), batch_size * memory_bytes("kv", c, mem_len))
 
 
-def token_cost(config: ModelConfig, mem_len: int, layout: str) -> CallCost:
+def token_cost(config: ModelConfig, mem_len: int, layout: str, rows: int | None = None) -> CallCost:
     """What one token of one stream costs in a graph of a layout, with a full memory and head `log_probs`.
 
-    That is the call with L = B = 1; layout `hidden` remembers hidden states instead, and projects all M of
-    them to keys and values again.
+    That is the call with L = B = 1, but for what a layout does beyond the least: `hidden` remembers hidden states,
+    and projects all M of them to keys and values again; `ring` reads its whole buffer, whichever rows count.
 
     Args:
         config: the architecture.
         mem_len: M.
         layout: one of `COSTED_LAYOUTS`.
+        rows: of the memory tensors; None for those of an export that is told nothing but M.
     """
+    traits, heads = layout_of(layout), config.n_head * config.d_head
+    held = traits.usual_rows(mem_len) if rows is None else rows
+    more = held - mem_len - 1 if traits.in_place else 0  # keys beside those that count
     cost = call_cost(config, mem_len)
-    again = {"hidden": mem_len, "kv": 0}[layout]
-    projections = (
-        cost.flops["projections"] + 4 * config.n_layer * config.d_model * config.n_head * config.d_head * again
-    )
-    return dataclasses.replace(
-        cost,
-        flops={**cost.flops, "projections": projections},
-        memory_bytes=memory_bytes(layout, config, mem_len),
-    )
+    flops, again = dict(cost.flops), mem_len * traits.projects_again
+    flops["projections"] += 4 * config.n_layer * config.d_model * heads * again
+    for part in ("content", "values", *["positions"] * (config.clamp_len <= 0)):
+        flops[part] += 2 * config.n_layer * heads * more
+    table = 0 if 0 < config.clamp_len <= mem_len else FLOAT * config.n_layer * heads * more
+    return CallCost(flops, cost.weight_bytes + table, memory_bytes(layout, config, held))
+
+
+def compared_layouts(own: str) -> tuple[str, str]:
+    """The layout of the paper and a bundle's own, or what exports have by default where that is the same."""
+    paper = next(name for name, traits in LAYOUTS.items() if traits.projects_again)
+    return paper, own if own != paper else DEFAULT_LAYOUT
 
 
 def position_rows(config: ModelConfig, mem_len: int, longest: int = 1) -> int:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from txl_export.config import ModelConfig
-from txl_export.errors import ConfigError
+from txl_export.errors import ConfigError, InputError
 from txl_export.precision import itemsize
+from txl_export.segments import SegmentRange, covering, parse_segments
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,23 @@ def _ring(config: ModelConfig, rows: int, dtype: str) -> list[StateSpec]:
     return [dataclasses.replace(s, aliased=True) for s in _kv(config, rows, dtype)]
 
 
+def ring_rows(mem_len: int, reach: int, rewind: int = 0) -> int:
+    """S: rows that a memory written in place goes round in; see `txl_export.ring`.
+
+    Args:
+        mem_len: M.
+        reach: tokens from the start of a segment to the end of a call in it, at most.
+        rewind: tokens that can be taken back at any time.
+    """
+    return max(4, mem_len + reach + rewind)  # the tracer takes sizes of 0 and 1 for constants
+
+
 @dataclass(frozen=True)
 class Layout:
     """What a layout's graphs take and give.
 
     Attributes:
+        memory: what the memory tensors hold, in words.
         states: memory tensors, of (architecture, rows, dtype).
         in_place: rows are written in place, so that a segment may be run in any calls: the session keeps positions
             and says which rows count.
@@ -83,23 +96,71 @@ class Layout:
         inputs: int64 [batch] that say which rows count, where positions and M do not.
         ordered: the layout that keeps the same tensors with M rows by age, where this one does not.
         segment_lens: what is exported by default.
+        projects_again: whether every call projects all remembered rows to keys and values once more.
     """
 
+    memory: str
     states: Callable[[ModelConfig, int, str], list[StateSpec]]
     in_place: bool = False
     opset: int = 20
     inputs: tuple[str, ...] = ()
     ordered: str | None = None
     segment_lens: tuple[int, ...] = (1, 64)
+    projects_again: bool = False
+
+    def rows(self, mem_len: int, reach: int, longest: int, rewind: int = 0) -> int:
+        """Rows of the memory tensors at M: M, or S + G where they are written in place.
+
+        Args:
+            mem_len: M.
+            reach: tokens from the start of a segment to the end of a call in it, at most.
+            longest: tokens of the longest call.
+            rewind: tokens that can be taken back at any time.
+        """
+        return ring_rows(mem_len, reach, rewind) + longest - 1 if self.in_place else mem_len
+
+    def usual_rows(self, mem_len: int) -> int:
+        """Rows of the memory tensors of an export that is told nothing but M."""
+        longest = max(self.segment_lens)
+        return self.rows(mem_len, longest, longest)
+
+    def graphs(
+        self, asked: Iterable[int | str] | None, cut_is_free: bool, cover: bool = True
+    ) -> tuple[SegmentRange, ...]:
+        """The lengths that an export makes graphs for.
+
+        Args:
+            asked: numbers of tokens and ranges; None for `segment_lens`.
+            cut_is_free: whether cutting a segment leaves its numbers unchanged, as under `same_length`.
+            cover: add what it takes to run every length up to the longest.
+
+        Raises:
+            InputError: a length that is none, or a range where a layout has calls of fixed lengths only.
+        """
+        segments = parse_segments(self.segment_lens if asked is None else asked)
+        if self.in_place and not all(s.fixed for s in segments):
+            odd = next(s for s in segments if not s.fixed)
+            raise InputError(f"calls in place have fixed lengths, which run segments of any: give numbers, not {odd}")
+        if not cover:
+            return segments
+        if self.in_place:  # a segment may be run in any calls: with those of one token, all lengths can be
+            return segments if any(1 in s for s in segments) else (SegmentRange(1, 1), *segments)
+        return covering(segments, cut_is_free)
 
 
 # One line per layout; the first is the default.
 LAYOUTS: dict[str, Layout] = {
     "ring": Layout(
-        _ring, in_place=True, opset=24, inputs=("visible_from", "window"), ordered="kv", segment_lens=(1, 8, 64)
+        "keys and values, projected once and written in place",
+        _ring,
+        in_place=True,
+        opset=24,
+        inputs=("visible_from", "window"),
+        ordered="kv",
+        segment_lens=(1, 8, 64),
     ),
-    "kv": Layout(_kv),
-    "hidden": Layout(_hidden),
+    "kv": Layout("keys and values, projected once", _kv),
+    "hidden": Layout("hidden states, as in the paper", _hidden, projects_again=True),
 }
 DEFAULT_LAYOUT = next(iter(LAYOUTS))
 

@@ -67,6 +67,10 @@ PEERS: dict[str, About] = {
         "txl-export kv, ONNX Runtime", "kv", (_ORT, _TORCH, ("onnxscript", "export")), "memory",
         build_seconds=10, load_seconds=1, flop_rate=3e11, base_bytes=1e8, memories=2.2, scores=5, outputs=2,
     ),
+    "ring": About(
+        "txl-export ring, ONNX Runtime", "ring", (_ORT, _TORCH, ("onnxscript", "export")), "shape",
+        build_seconds=40, load_seconds=1, flop_rate=3e11, base_bytes=1e8, memories=1.1, scores=7, outputs=2,
+    ),
 }  # fmt: skip
 JUDGE = "eager"  # its numbers are what the others' must be
 

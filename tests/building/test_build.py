@@ -76,6 +76,19 @@ def test_single_tokens_in_half_precision(typed):
     assert bf16.engines[0].engine.precision.startswith("bf16")
 
 
+@pytest.mark.parametrize(("precision", "heads"), [("fp16", ("log_probs",)), ("fp32", ("top_k@last",))])
+def test_a_memory_that_is_written_in_place(typed, precision, heads):
+    """Rows are as many as the manifest says, and each memory tensor is updated where it is; fp32 attends as one."""
+    report = build(typed(precision, "ring", (1, 8), heads), "tensorrt-rtx", batch="1:2:4")
+    m = report.bundle.manifest
+    assert [str(b.graph.segment) for b in report.engines] == ["1", "8"] and m.rows == m.ring + 7
+    for b in report.engines:
+        assert b.engine.aliases == m.aliases == {"new_key_00": "key_00", "new_value_00": "value_00"}
+        assert b.engine.precision.startswith(precision)
+        (profile,) = [p for p in b.engine.profiles if p.name == "key_00"]
+        assert [(shape[0], shape[2]) for shape in profile.shapes] == [(n, m.rows) for n in (1, 2, 4)]
+
+
 def test_the_shipped_model_in_half_precision(tmp_path):
     policy = PrecisionPolicy("fp16")
     bundle = export(load_checkpoint(SHIPPED), tmp_path / "b", segment_lens=(1, 64), cover=False, calibration=policy)

@@ -8,7 +8,6 @@ from tests.bundles import one_line
 from txl_export.building.network import Network, check_network, check_size
 from txl_export.bundle import Bundle, TensorSpec
 from txl_export.errors import BuildError
-from txl_export.layouts import STATES
 from txl_export.precision import JOINTS, MEMORY, Choice, PrecisionPolicy, tensor_names
 
 
@@ -21,10 +20,14 @@ def parsed(manifest, **changes) -> Network:
     """What a parser makes of the first graph."""
     graph = manifest.graphs[0]
     inputs, outputs = (
-        tuple(TensorSpec(t.name, t.dtype, tuple(-1 if isinstance(n, str) else n for n in t.shape)) for t in tensors)
+        tuple(TensorSpec(t.name, t.dtype, tuple(_number(n, manifest) for n in t.shape)) for t in tensors)
         for tensors in (manifest.inputs(graph), manifest.outputs(graph))
     )
     return dataclasses.replace(Network(inputs, outputs, manifest.aliases, {"fp32": 20}, 10_000), **changes)
+
+
+def _number(n: int | str, manifest) -> int:
+    return {"rows": manifest.rows}.get(n, -1) if isinstance(n, str) else n
 
 
 def refused(network: Network, manifest) -> str:
@@ -62,15 +65,18 @@ def test_shapes_of_outputs_may_be_open_those_of_inputs_not(manifest):
     assert "output" in refused(dataclasses.replace(network, outputs=longer), manifest)
 
 
-def test_updates_in_place_are_those_that_the_manifest_says(manifest, monkeypatch):
+def test_updates_in_place_are_those_that_the_manifest_says(manifest):
     network = parsed(manifest)
     unasked = dataclasses.replace(network, aliases={"new_key_00": "key_00"})
     assert "updates key_00 in place, the manifest says nothing" in refused(unasked, manifest)
-    plain = STATES["kv"]
-    in_place = lambda *a: [dataclasses.replace(s, aliased=True) for s in plain(*a)]  # noqa: E731
-    monkeypatch.setitem(STATES, "kv", in_place)
-    assert "updates nothing in place, the manifest says 4 inputs" in refused(network, manifest)
-    check_network(parsed(manifest), manifest, manifest.graphs[0], "the graph")
+    ring = dataclasses.replace(manifest, layout="ring")
+    found = parsed(ring)
+    check_network(found, ring, ring.graphs[0], "the graph")
+    assert "updates nothing in place, the manifest says 4 inputs" in refused(
+        dataclasses.replace(found, aliases={}), ring
+    )
+    longer = dataclasses.replace(ring, mem_len=ring.mem_len + 1)
+    assert f"input key_00 is float32 [-1, 2, {ring.rows}, 6]" in refused(found, longer)
 
 
 def test_precision_is_the_policys(manifest):

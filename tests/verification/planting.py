@@ -178,13 +178,14 @@ def one_trace() -> Iterator[None]:
     trace, graph = assembly.trace, Judge.graph
     traced: dict[str, Any] = {}
 
-    def trace_once(piece: Any, arguments: Any, outputs: Any, segment: Any, mem_len: int) -> Any:
+    def trace_once(piece: Any, arguments: Any, outputs: Any, segment: Any, manifest: Any) -> Any:
         shapes = [(n, tuple(t.shape)) for n, t in (*piece.named_parameters(), *piece.named_buffers())]
         eps = [m.eps for m in piece.modules() if hasattr(m, "eps")]
         types = [v for m in piece.modules() for v in vars(m).values() if isinstance(v, torch.dtype)]
-        key = repr((type(piece), vars(piece).get("window"), shapes, eps, types, arguments, outputs, segment, mem_len))
+        rows = manifest.layout, manifest.mem_len, manifest.ring, manifest.guard
+        key = repr((type(piece), vars(piece).get("window"), shapes, eps, types, arguments, outputs, segment, rows))
         if key not in traced:
-            traced[key] = trace(piece, arguments, outputs, segment, mem_len)
+            traced[key] = trace(piece, arguments, outputs, segment, manifest)
         return traced[key]
 
     def graph_once(self: Judge, spec: Any) -> Any:

@@ -60,13 +60,21 @@ def hidden(one_trace: None, tmp_path_factory: pytest.TempPathFactory) -> Exporte
     return Exported(out, model)
 
 
+@pytest.fixture(scope="module")
+def ring(one_trace: None, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """Layout ring, segments of 20 tokens that calls of 1 to 8 run."""
+    out = tmp_path_factory.mktemp("ring") / "bundle"
+    export(checkpoint_of("paper"), out, segment_lens=(1, 8), layout="ring", segment_len=20)
+    return Exported(out, checkpoint_of("paper"))
+
+
 def searched(made: Exported, target: Path, *changes: Change, **options: object) -> Finding:
     bad = planted(made.path, target / "bad", *changes)
     return bisect(bad, checkpoint=made.checkpoint, **{"segments": 3, "batch_size": 2, **options})
 
 
-def test_a_good_bundle_loses_nothing(kv: Exported, hidden: Exported) -> None:
-    for made in (kv, hidden):
+def test_a_good_bundle_loses_nothing(kv: Exported, hidden: Exported, ring: Exported) -> None:
+    for made in (kv, hidden, ring):
         found = bisect(made.path, checkpoint=made.checkpoint, segments=4, batch_size=2)
         assert not found.lost and found.place is None and "Nothing is lost" in found.text
     assert verify(kv.path, kv.checkpoint, segments=2).bisect is None  # nobody asked
@@ -161,9 +169,15 @@ KV = {
 
 @pytest.mark.parametrize("fault", KV)
 def test_faults_of_layout_kv(kv: Exported, tmp_path: Path, fault: str) -> None:
-    plant, segment, layer, module, cause, reason = KV[fault]
-    change, node = plant(Finder(kv.path))
-    found = searched(kv, tmp_path, change)
+    check_found(kv, tmp_path, *KV[fault])
+
+
+def check_found(
+    made: Exported, tmp_path: Path, plant: Planted, segment: int, layer: str, module: str, cause: str, reason: str
+) -> None:
+    """The fault that is planted is found where it is, and explained."""
+    change, node = plant(Finder(made.path))
+    found = searched(made, tmp_path, change)
     assert found.lost and found.place
     assert (found.segment, found.seen, found.layer) == (segment, segment, layer)
     assert (found.place.node, found.place.module) == (node, module)
@@ -174,6 +188,46 @@ def test_faults_of_layout_kv(kv: Exported, tmp_path: Path, fault: str) -> None:
     order = [e.part for e in found.parts]
     assert not any(e.lost for e in found.parts[: order.index(found.part)])
     assert json.loads(json.dumps(found.to_dict()))["place"]["node"] == node
+
+
+RING = {
+    "key weight": KV["key weight"],
+    "one row too few": (
+        changed("opening", "GreaterOrEqual", op="Greater"), 0, "visibility", "TransformerXL.visible", "mask",
+        r"a query misses a key that it must see in \d+ of \d+ pairs, first query 0, its own token",
+    ),
+    "ages off by one": (
+        behind("opening", "Where", 0, "planted_Add_0", ("Add", np.int64(1))), 0, "visibility", "TransformerXL.visible",
+        "mask", r"a query sees a key that it must not see .*; a query misses a key",
+    ),
+    "distances off by one": (
+        behind("opening", "Sub", -1, "planted_Add_0", ("Add", np.int64(1))), 0, "embedding", "rows of the memory",
+        "edited graph", r"Add planted_Add_0 is not in the graph that the judge gives",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", RING)
+def test_faults_of_layout_ring(ring: Exported, tmp_path: Path, fault: str) -> None:
+    check_found(ring, tmp_path, *RING[fault])
+
+
+def test_rows_written_wrong_are_blamed_on_the_call_that_wrote_them(one_trace: None, tmp_path: Path) -> None:
+    """Calls of other lengths are right, also those that start within a segment, on rows that it left behind."""
+    made = Exported(tmp_path / "bundle", checkpoint_of("paper"))
+    export(made.checkpoint, made.path, segment_lens=(1, 8), layout="ring", segment_len=21)
+    plan = list(made.engine.session(2)._streams.plan(np.array([21, 21]), 21, False))
+    assert {call.length for call in plan} == {1, 8} and plan[0].length != plan[-1].length
+
+    def of_the_last(graph: onnx.GraphProto) -> None:
+        if graph.input[0].type.tensor_type.shape.dim[1].dim_value == plan[-1].length:
+            nodes = {n.output[0]: n for n in graph.node}
+            nodes["new_key_01"].input[1] = nodes["new_value_01"].input[1]
+
+    found = searched(made, tmp_path, of_the_last)
+    first = next(call for call in plan if call.length == plan[-1].length)
+    assert first.offsets[0] > 0
+    assert (found.seen, found.segment, found.token, found.layer) == (0, 0, first.starts[0], "layer 1")
 
 
 HIDDEN = {

@@ -24,10 +24,11 @@ def at(index: tuple[int, int], change: float):
 
 
 @pytest.mark.parametrize(
-    ("part", "shape", "where"), [("layers.1", [16, 36], "attention"), ("layers.0", [24, 16], "feed_forward")]
+    ("layout", "part", "shape", "where"),
+    [("kv", "layers.1", [16, 36], "attention"), ("ring", "layers.0", [24, 16], "feed_forward")],
 )
-def test_a_wrong_weight_is_told_from_rounding(exported, tmp_path, part, shape, where):
-    made: Exported = exported("paper", "kv", ("1-8",), precision="fp16")
+def test_a_wrong_weight_is_told_from_rounding(exported, tmp_path, layout, part, shape, where):
+    made: Exported = exported("paper", layout, ("1-8",), precision="fp16")
     finder = Finder(made.path)
     name = finder.weight(part, shape)
     bad = planted(made.path, tmp_path / "bad", finder.edit(name, at((5, 13), 3.0)))

@@ -56,6 +56,7 @@ def test_calls_are_those_of_a_session() -> None:
     from types import SimpleNamespace
 
     from tests.helpers import tiny_config
+    from txl_export.backends.base import Streams
     from txl_export.heads import head_spec
     from txl_export.segments import SegmentRange
     from txl_export.tokens import Tokens
@@ -63,11 +64,12 @@ def test_calls_are_those_of_a_session() -> None:
 
     config = tiny_config(same_length=True)
     info = SimpleNamespace(segments=(SegmentRange(1, 1), SegmentRange(4, 4)), config=config)
+    streams = SimpleNamespace(batch_size=2, info=info, plan=lambda *asked: Streams.plan(streams, *asked))
     tokens = Tokens(np.arange(28).reshape(2, 14), "ids", True)
-    made = calls(tokens, 6, head_spec("target", config, 4), info, last=2)
+    made = calls(tokens, 6, head_spec("target", config, 4), streams, last=2)
     assert [(c.segment, c.start, c.ids.shape[1]) for c in made] == [
         (0, 0, 4), (0, 4, 1), (0, 5, 1), (1, 6, 4), (1, 10, 1), (1, 11, 1), (2, 12, 1),
     ]  # fmt: skip
     assert np.array_equal(made[3].ids[1], [20, 21, 22, 23]) and np.array_equal(made[3].targets[1], [21, 22, 23, 24])
-    last = calls(tokens, 6, head_spec("target@last", config, 4), info, last=0)
+    last = calls(tokens, 6, head_spec("target@last", config, 4), streams, last=0)
     assert [c.targets.tolist() for c in last] == [[[4], [18]], [[5], [19]], [[6], [20]]]

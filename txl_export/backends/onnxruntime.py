@@ -7,6 +7,7 @@ first needed, lets a feed of several calls be taken back.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -95,7 +96,8 @@ class OnnxRuntimeModel(LoadedModel):
 
     def prepare(self, head: str, length: int, batch_size: int = 1) -> None:
         """Load the graph that a call of `length` tokens of `batch_size` streams runs on."""
-        self.session(self.graph(head, length), batch_size)
+        m = dataclasses.replace(self.bundle.manifest, mem_len=self.info.mem_len)
+        self.session(self.graph(head, length), batch_size, m.rows if self.sizes else 0)
 
     def graph(self, head: str, length: int) -> GraphSpec:
         """The graph for a call of `length` tokens: the one made for that length before a range."""

@@ -58,8 +58,8 @@ class Blocks:
         if scores:
             self._work.plan("text", self._text_seconds())
         if scores or not all(self._store.has(c.cells) for c in self._compared[block]):
-            for _ in block.exports:
-                self._work.plan("export", _export_seconds(block))
+            for layout in block.exports:
+                self._work.plan("export", _export_seconds(block, layout))
 
     def _comparisons(self, block: Block) -> Iterator[Comparison]:
         for cells in block.comparisons:
@@ -98,12 +98,13 @@ class Blocks:
         for layout in missing:
             assert checkpoint is not None
             what = f"exporting M = {block.mem_len}, {layout}"
-            with self._work.doing(what, "export", _export_seconds(block)):
+            with self._work.doing(what, "export", _export_seconds(block, layout)):
                 txl_export.export(
                     checkpoint,
                     self._place(block, layout),
                     mem_len=block.mem_len,
-                    segment_lens=block.graphs,
+                    segment_lens=block.graphs(layout),
+                    **block.target.ring_options(layout, block.lengths),
                     layout=layout,
                     head=block.heads,
                     cover=False,  # nothing feeds another length
@@ -145,8 +146,8 @@ class Blocks:
         return _TOKEN_SECONDS * len(self._request.text.data) if self._request.text else 0.0
 
 
-def _export_seconds(block: Block) -> float:
-    return _TRACE_SECONDS * len(block.graphs) * len(block.heads)
+def _export_seconds(block: Block, layout: str) -> float:
+    return _TRACE_SECONDS * len(block.graphs(layout)) * len(block.heads)
 
 
 def _say_step(say: Say, what: str, step: str, _done: int, _total: int) -> None:

@@ -40,7 +40,7 @@ def bench(
 
     Every cell (target, backend, layout, M, L, B) runs in its own process with its memory full. The cells of
     one (target, M, L, B) are alive together and take turns, one at a time, so that all see the same machine.
-    Where a target is no bundle of that M and layout, its checkpoint is exported into a temporary folder.
+    Where a target is no bundle of that layout that holds M, its checkpoint is exported into a temporary folder.
 
     Args:
         targets: bundles and checkpoints, one or several; a checkpoint that was loaded with overrides is timed with
@@ -49,7 +49,7 @@ def bench(
         segment_lens: tokens L per call.
         batch_sizes: streams B.
         backends: "eager" is what the others are compared with.
-        layouts: "hidden", "kv"; None for each bundle's own, "kv" for checkpoints.
+        layouts: "ring", "kv", "hidden"; None for each bundle's own, "ring" for checkpoints.
         rounds: turns of every cell.
         threads: CPU threads of every cell; None for all cores.
         text: a file that every M is scored on, as one stream from an empty memory, in the target's own segments.

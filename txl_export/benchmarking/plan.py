@@ -13,7 +13,7 @@ from txl_export.benchmarking.store import QualityKey
 from txl_export.benchmarking.table import EAGER, Cell
 from txl_export.benchmarking.target import HEAD, Target
 from txl_export.errors import InputError, missing_extra
-from txl_export.layouts import state_specs
+from txl_export.layouts import LAYOUTS, layout_of
 from txl_export.runtime.scoring import SCORING_HEADS
 
 # What a backend needs: the package, and the extra that brings it.
@@ -100,7 +100,7 @@ class Block:
         target: what is timed.
         mem_len: M.
         exports: layouts to export the checkpoint in.
-        graphs: segment lengths to export.
+        lengths: tokens per segment that exports must run.
         heads: heads to export.
         comparisons: cells that take turns.
         scored_on: backend and layout that score the text; None without a text.
@@ -110,10 +110,14 @@ class Block:
     target: Target
     mem_len: int
     exports: tuple[str, ...]
-    graphs: tuple[str, ...]
+    lengths: tuple[int, ...]
     heads: tuple[str, ...]
     comparisons: tuple[tuple[Cell, ...], ...]
     scored_on: tuple[str, str] | None
+
+    def graphs(self, layout: str) -> list[str]:
+        """Segment lengths to export in a layout."""
+        return self.target.graphs_for(layout, self.lengths)
 
     @property
     def window(self) -> int | None:
@@ -155,7 +159,7 @@ def _block(number: int, target: Target, mem_len: int, request: Request) -> Block
         target,
         mem_len,
         tuple(dict.fromkeys(exports)),
-        tuple(target.graphs_for(lengths)),
+        tuple(dict.fromkeys(lengths)),
         tuple(dict.fromkeys(heads)),
         tuple(
             tuple(Cell(target.name, b, lay, mem_len, L, B, request.threads, target.head) for b, lay in cells)
@@ -173,7 +177,7 @@ def _scored_on(layouts: Sequence[str], request: Request) -> tuple[str, str] | No
     graphs = [b for b in request.backends if b != EAGER]
     if not graphs:
         return EAGER, "hidden"
-    return graphs[0], "kv" if "kv" in layouts else layouts[0]
+    return graphs[0], next((name for name in LAYOUTS if name in layouts), layouts[0])
 
 
 def _check(target: Target, blocks: Sequence[Block], request: Request) -> None:
@@ -181,7 +185,7 @@ def _check(target: Target, blocks: Sequence[Block], request: Request) -> None:
     for block in blocks:
         target.dialect.window(target.config, block.mem_len)
     for layout in request.layouts or ():
-        state_specs(layout, target.config, 1)
+        layout_of(layout)
     exports = any(b.exports for b in blocks)
     if request.text:
         _check_text(target, blocks, request.text)

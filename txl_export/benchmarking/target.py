@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from txl_export.calls import plan_segment
 from txl_export.checkpoints import Checkpoint, load_checkpoint
 from txl_export.config import Dialect, ModelConfig
 from txl_export.errors import BundleError, InputError
+from txl_export.layouts import DEFAULT_LAYOUT, layout_of
 from txl_export.precision import PrecisionPolicy
 from txl_export.segments import SegmentRange
 from txl_export.vocabulary import Vocabulary
@@ -79,7 +81,7 @@ class Target:
     @property
     def layout(self) -> str:
         """Its own layout, or what exports have by default."""
-        return self.bundle.manifest.layout if self.bundle else "kv"
+        return self.bundle.manifest.layout if self.bundle else DEFAULT_LAYOUT
 
     @property
     def policy(self) -> PrecisionPolicy:
@@ -98,15 +100,23 @@ class Target:
         return tuple(sorted(found, key=lambda s: (s.hi - s.lo, s)))
 
     def holds(self, layout: str, mem_len: int) -> bool:
-        """Whether the bundle itself is what is asked for."""
-        return self.bundle is not None and (layout, mem_len) == (self.layout, self.mem_len)
+        """Whether the bundle itself is what is asked for: one whose memory is written in place has every shorter M."""
+        if self.bundle is None or layout != self.layout:
+            return False
+        return mem_len <= self.mem_len if layout_of(layout).in_place else mem_len == self.mem_len
 
     def check_segment(self, length: int) -> None:
         """Raise InputError when the bundle does not run segments of this length."""
         if not self.bundle:
             return
+        m, same_length = self.bundle.manifest, self.config.same_length
+        if m.traits.in_place and not same_length and length > m.reach:
+            raise InputError(
+                f"{self.name} runs no segments of {length} tokens (up to {m.reach}): choose other --segment-lens, "
+                f"export again with --segment-len {length}, or bench the checkpoint"
+            )
         try:
-            plan_segment(length, self.segments, self.config.same_length)
+            plan_segment(length, self.segments, same_length or m.traits.in_place)
         except InputError:
             there = ", ".join(map(str, self.segments))
             raise InputError(
@@ -114,14 +124,29 @@ class Target:
                 f"export again with {length} among its --segment-lens, or bench the checkpoint"
             ) from None
 
-    def graphs_for(self, lengths: Sequence[int]) -> list[str]:
-        """Segment lengths to export so that each of `lengths` runs on the graph that the bundle has for it."""
+    def graphs_for(self, layout: str, lengths: Sequence[int]) -> list[str]:
+        """Segment lengths to export so that each of `lengths` runs on the graph that the bundle has for it.
+
+        A memory that is written in place has rows for the longest call, and calls of any length may stand for each
+        other: there it is all of the bundle's graphs, or what an export of the longest of `lengths` has.
+        """
+        traits = layout_of(layout)
+        if traits.in_place:
+            usual = [n for n in traits.segment_lens if n < max(lengths)]
+            return [str(s) for s in self.segments or traits.graphs(sorted({*usual, *lengths}), True)]
         graphs: list[SegmentRange] = []
         for n in lengths:
             own = [s for s in self.segments if n in s][:1]
             # Nothing takes it whole: with `same_length` it runs in pieces, on any of the bundle's graphs.
             graphs += own or self.segments or [SegmentRange(n, n)]
         return [str(s) for s in dict.fromkeys(graphs)]
+
+    def ring_options(self, layout: str, lengths: Sequence[int]) -> dict[str, Any]:
+        """What an export whose memory is written in place is told, so that it has as many rows as the bundle."""
+        if not layout_of(layout).in_place:
+            return {}
+        m = self.bundle.manifest if self.bundle else None
+        return {"segment_len": max(*lengths, m.segment_len if m else 1), "rewind": m.rewind if m else 0}
 
     @property
     def source(self) -> Source:

@@ -6,14 +6,17 @@ Its "load" message holds "source" (path), "origin" and "overrides" (of a checkpo
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from txl_export.backends.base import Streams
+from txl_export.backends.ring import RingStreams
 from txl_export.benchmarking.serving import serve
 from txl_export.bundle import MANIFEST, Bundle
-from txl_export.calls import plan_segment
 from txl_export.checkpoints import Checkpoint, load_checkpoint
 from txl_export.layouts import memory_bytes, state_specs
 from txl_export.runtime.engine import Engine
@@ -27,11 +30,12 @@ class Job:
     def __init__(self, spec: dict[str, Any]) -> None:
         """Load the cell of a "load" message, with the graphs that its calls need; raises TxlError."""
         self.L, self.B, self.head = spec["segment_len"], spec["batch_size"], spec["head"]
-        self.engine = Engine.load(_open(spec), spec["backend"], spec["mem_len"], threads=spec["threads"])
+        source = _open(spec)
+        self.engine = Engine.load(source, spec["backend"], spec["mem_len"], threads=spec["threads"])
         self.info, self.session = self.engine.info, self.engine.session(self.B)
-        for length in set(plan_segment(self.L, self.info.segments, self.info.config.same_length)):
+        for length in call_lengths(self.session._streams, self.L, self.info.head(self.head).last_only):
             self.engine.model.prepare(self.head, length, self.B)
-        self.memory_bytes = memory_bytes(self.info.layout, self.info.config, self.info.mem_len, self.info.memory_dtype)
+        self.memory_bytes = stream_bytes(source, self.engine)
         self.rng = np.random.default_rng(0)
         # One buffer for all answers, so that no sample pays for fresh pages (head `top_k` takes none).
         self.out: np.ndarray | None = None
@@ -55,13 +59,43 @@ class Job:
         """Give every stream M random rows: what they hold changes no time, and no graph but the cell's is loaded."""
         info, state = self.info, self.session._streams.state()
         for spec in state_specs(info.layout, info.config, info.mem_len):
-            rows = self.rng.standard_normal((self.B, *spec.shape), dtype=np.float32)
+            shape, axis = list(state[spec.input].shape), 1 + spec.row_axis
+            shape[axis] = max(
+                shape[axis], info.mem_len
+            )  # a state that is written in place has the rows of `rewind` too
+            rows = self.rng.standard_normal(shape, dtype=np.float32)
             state[spec.input] = rows.astype(state[spec.input].dtype, copy=False)
         if "filled" in state:  # of backends whose tensors grow with the memory
             state["filled"] = np.full_like(state["filled"], info.mem_len)
         state["positions"] = np.full_like(state["positions"], info.start + info.mem_len)
         self.session._load(state)
         return int(self.session.positions.min())
+
+
+def stream_bytes(source: Bundle | Checkpoint, engine: Engine) -> int:
+    """Bytes of memory of a stream, when it is full."""
+    info = engine.info
+    if isinstance(source, Bundle):
+        return sum(s.nbytes for s in dataclasses.replace(source.manifest, mem_len=info.mem_len).states)
+    return memory_bytes(info.layout, info.config, info.mem_len, info.memory_dtype)
+
+
+def call_lengths(streams: Streams, n: int, last_only: bool) -> set[int]:
+    """Lengths of the calls that feeds of n tokens take, sooner or later; the streams are at their start afterwards.
+
+    A ring cuts the calls that would cross its end, until its slots repeat.
+    """
+    counts = np.full(streams.batch_size, n)
+    if not isinstance(streams, RingStreams):
+        return {call.length for call in streams.plan(counts, n, last_only)}
+    found, ring = set(), streams.ring
+    ring.positions += ring.mem_len
+    for _ in range(ring.rows // math.gcd(ring.rows, n)):
+        for call in streams.plan(counts, n, last_only):
+            found.add(call.length)
+            ring.advance(call.valid, call.length)
+    streams.reset(np.arange(streams.batch_size))
+    return found
 
 
 def _open(spec: dict[str, Any]) -> Bundle | Checkpoint:

@@ -11,6 +11,7 @@ from typing import Any
 
 from txl_export.building.all_rows import with_all_rows
 from txl_export.building.callbacks import logger, monitor
+from txl_export.building.sizes import Sizes, graph_with_sizes
 
 _TYPES = {
     "FLOAT": "float32",
@@ -66,18 +67,20 @@ class Native:
         names = members.__members__ if members is not None else ()
         return [n.lower() for n in names if n.startswith("SM")]
 
-    def parse(self, graph: Path) -> dict[str, Any]:
-        """Read an ONNX file; returns what became of it. Raises RefusedError."""
+    def parse(self, graph: Path, sizes: Sizes) -> dict[str, Any]:
+        """Read an ONNX file, some of its dimensions fixed; returns what became of it. Raises RefusedError."""
         self.errors.clear()
         trt = self.trt
         self._builder = self._made(lambda: trt.Builder(self._logger), "no builder")
         self._network = self._made(lambda: self._builder.create_network(_typed(trt)), "no network")
         parser = trt.OnnxParser(self._network, self._logger)
-        if not parser.parse(with_all_rows(graph.read_bytes()), str(graph)) or parser.num_errors:
+        model = graph_with_sizes(with_all_rows(graph.read_bytes()), sizes)
+        if not parser.parse(model, str(graph)) or parser.num_errors:
             errors = [parser.get_error(i) for i in range(parser.num_errors)]
             told = errors[0] if errors else None
             lines = [*(e.desc() for e in errors), *self.errors]
             raise RefusedError(lines, told.node_name() if told else "", told.node_operator() if told else "")
+        _let_decompose(trt, self._network)
         return _describe(trt, self._network)
 
     def _made(self, make: Callable[[], Any], otherwise: str) -> Any:
@@ -158,6 +161,14 @@ def _keep_timings(config: Any, cache: Path) -> None:
     from txl_export.files import write_atomic
 
     write_atomic(cache, bytes(config.get_timing_cache().serialize()))
+
+
+def _let_decompose(trt: Any, network: Any) -> None:
+    """Let attention be computed by several kernels where there is none for its types and shapes, as for fp32."""
+    for layer in (network.get_layer(i) for i in range(network.num_layers)):
+        if layer.type.name == "ATTENTION_OUTPUT":
+            layer.__class__ = trt.IAttentionOutputLayer  # the way that the bindings cast
+            layer.attention.decomposable = True
 
 
 def _describe(trt: Any, network: Any) -> dict[str, Any]:

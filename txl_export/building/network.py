@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from txl_export.building.sizes import fixed_sizes, with_sizes
 from txl_export.bundle import GraphSpec, Manifest, TensorSpec
 from txl_export.errors import BuildError
 from txl_export.precision import JOINTS, MEMORY, TYPES, tensor_names
@@ -82,11 +83,12 @@ def _asks(manifest: Manifest) -> bool:
 
 def check_interface(network: Network, manifest: Manifest, graph: GraphSpec, what: str) -> None:
     """Compare inputs, outputs and in-place updates with the manifest; raises BuildError."""
+    sizes = fixed_sizes(manifest)
     for kind, found, expected in (
         ("input", network.inputs, manifest.inputs(graph)),
         ("output", network.outputs, manifest.outputs(graph)),
     ):
-        _check_tensors(kind, found, expected, what)
+        _check_tensors(kind, found, with_sizes(expected, sizes), what)
     if dict(network.aliases) != manifest.aliases:
         raise BuildError(
             f"{what}: it updates {_pairs(network.aliases)} in place, the manifest says {_pairs(manifest.aliases)}: "

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -67,9 +67,10 @@ class BuilderProcess:
     ) -> None:
         self.close()
 
-    def parse(self, graph: Path) -> Network:
-        """Read an ONNX file; raises BuildError where the package refuses it."""
-        return Network.from_dict(self._ask({"do": "parse", "graph": str(graph.resolve())}, f"reading {graph.name}"))
+    def parse(self, graph: Path, sizes: Mapping[str, int] | None = None) -> Network:
+        """Read an ONNX file, the dimensions of these names as numbers; raises BuildError where it is refused."""
+        message = {"do": "parse", "graph": str(graph.resolve()), "sizes": dict(sizes or {})}
+        return Network.from_dict(self._ask(message, f"reading {graph.name}"))
 
     def build(self, options: dict[str, Any], plan: Path, progress: Progress, what: str) -> float:
         """Build the graph that was read last into a file; returns seconds.

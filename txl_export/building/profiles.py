@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from txl_export.building.sizes import Sizes, fixed_sizes
 from txl_export.bundle import GraphSpec, Manifest, TensorSpec
 from txl_export.engines import InputProfile
 from txl_export.errors import BuildError, InputError
-
-Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -48,10 +47,11 @@ def make_profiles(manifest: Manifest, graph: GraphSpec, batch: BatchRange) -> tu
     """
     segment = graph.segment
     usual = min(max(manifest.segment_len, segment.lo), segment.hi)
+    fixed = fixed_sizes(manifest)
     corners: tuple[Sizes, ...] = (
-        {"batch": batch.min, "segment": segment.lo},
-        {"batch": batch.opt, "segment": usual},
-        {"batch": batch.max, "segment": segment.hi},
+        {"batch": batch.min, "segment": segment.lo} | fixed,
+        {"batch": batch.opt, "segment": usual} | fixed,
+        {"batch": batch.max, "segment": segment.hi} | fixed,
     )
     return tuple(InputProfile(t.name, *(_shape(t, c) for c in corners)) for t in manifest.inputs(graph))
 

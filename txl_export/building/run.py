@@ -14,6 +14,7 @@ from txl_export.building.packages import package
 from txl_export.building.process import BuilderProcess
 from txl_export.building.profiles import BatchRange, check_profiles, make_profiles
 from txl_export.building.report import BuildReport, Built
+from txl_export.building.sizes import fixed_sizes
 from txl_export.building.store import Identity, clear_leftovers, commit, exclusive, is_intact, pending
 from txl_export.building.targets import choose_target, parse_capabilities, runs_on
 from txl_export.bundle import WEIGHTS, Bundle, GraphSpec, Manifest
@@ -132,7 +133,7 @@ class _Build:
         m, graph = self.bundle.manifest, _graph(self.bundle.manifest, planned)
         said = f"{graph.head}, segment {graph.segment}"
         self.progress(f"reading {said}", done, of)
-        network = self.process.parse(self.bundle.path / graph.file)
+        network = self.process.parse(self.bundle.path / graph.file, fixed_sizes(m))
         what = f"{graph.file} in {planned.package}"
         check_network(network, m, graph, what)
         seconds = self.process.build(

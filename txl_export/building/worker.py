@@ -3,7 +3,7 @@
 A message names what to do; any number of events come before the answer, which ends it:
 
     {"do": "open", "module": name}                    ->  {"version": text, "capabilities": ["sm80", ...]}
-    {"do": "parse", "graph": path}                    ->  a `Network` as a dict
+    {"do": "parse", "graph": path, "sizes": {...}}    ->  a `Network` as a dict
     {"do": "build", "options": {...}, "plan": path}   ->  {"bytes": bytes, "seconds": seconds}
     {"do": "inspect", "plan": path}                   ->  a `Network` as a dict
 
@@ -63,9 +63,9 @@ class Server:
             self._say("absent" if absent else "broken", message=first_line(e))
             sys.exit(0)
 
-    def parse(self, graph: str) -> dict[str, Any]:
+    def parse(self, graph: str, sizes: dict[str, int]) -> dict[str, Any]:
         """Read a graph."""
-        return self._package.parse(Path(graph))
+        return self._package.parse(Path(graph), sizes)
 
     def build(self, options: dict[str, Any], plan: str) -> dict[str, Any]:
         """Build it."""

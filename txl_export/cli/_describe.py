@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from txl_export.building.report import described
-from txl_export.bundle import Bundle
+from txl_export.bundle import Bundle, Manifest
 from txl_export.checkpoints import detect_origin
 from txl_export.checkpoints.tensorflow import names_files
-from txl_export.cli._options import HEAD, LAYOUT, PRECISION, SEGMENT_LENS, Reading, is_bundle
+from txl_export.cli._options import HEAD, LAYOUT, PRECISION, Reading, is_bundle
 from txl_export.config import Dialect, ModelConfig, apply_overrides
 from txl_export.cost import COSTED_LAYOUTS, body_parameters, export_bytes, token_cost
 from txl_export.errors import ConfigError, InputError
+from txl_export.layouts import layout_of
 from txl_export.named_configs import published
-from txl_export.segments import covering, parse_segments
 from txl_export.weights import count_parameters
 
 
@@ -37,7 +38,8 @@ def describe(target: str, reading: Reading, mem_lens: Iterable[int]) -> dict[str
     if is_bundle(path):
         bundle = reading.open(path)
         assert isinstance(bundle, Bundle)
-        return _bundle(bundle, lengths)
+        asked = reading.overrides.get("mem_len")
+        return _bundle(bundle, lengths if asked is None else (*lengths, asked))
     if path.exists() or names_files(path):
         return _checkpoint(path, reading, lengths)
     return _named(target, reading, lengths)
@@ -93,6 +95,7 @@ def _bundle(bundle: Bundle, mem_lens: tuple[int, ...]) -> dict[str, Any]:
         "vocabulary": bundle.vocab.kind if bundle.vocab else None,
         "graphs": [{k: g[k] for k in ("file", "segment", "head")} for g in value["graphs"]],
         "states": value["states"],
+        "ring": _ring(m),
         "engines": [described(e, graphs[e.graph], m.files[e.file]["bytes"]) for e in m.engines],
         "bytes": sum(f["bytes"] for f in m.files.values()),
         "judge": {
@@ -104,12 +107,21 @@ def _bundle(bundle: Bundle, mem_lens: tuple[int, ...]) -> dict[str, Any]:
         "adapters": list(m.judge.get("adapters", ())),
         "notes": [m.random.note] if m.random else [],
         "versions": dict(m.versions),
-        **_model(m.config, m.dialect, {*mem_lens, m.mem_len}),
+        **_model(m.config, m.dialect, {*mem_lens, m.mem_len}, m),
     }
 
 
-def _model(config: ModelConfig, dialect: Dialect, mem_lens: Iterable[int]) -> dict[str, Any]:
-    """Architecture, dialect, parameters, and the costs of a token at several M."""
+def _ring(m: Manifest) -> dict[str, int] | None:
+    """Rows of a memory that is written in place, and what they leave to sessions; None in other layouts."""
+    if not m.traits.in_place:
+        return None
+    return {"rows": m.rows, "ring": m.ring, "guard": m.guard, "reach": m.reach, "rewind": m.rewind}
+
+
+def _model(
+    config: ModelConfig, dialect: Dialect, mem_lens: Iterable[int], own: Manifest | None = None
+) -> dict[str, Any]:
+    """Architecture, dialect, parameters, and costs of a token at several M, by a bundle's rows in its own layout."""
     return {
         "model": config.to_dict(),
         "dialect": dialect.to_dict(),
@@ -118,14 +130,15 @@ def _model(config: ModelConfig, dialect: Dialect, mem_lens: Iterable[int]) -> di
             "without_embedding_and_softmax": body_parameters(config),
         },
         "costs": [
-            {"mem_len": M, "layouts": {layout: _cost(config, M, layout) for layout in COSTED_LAYOUTS}}
+            {"mem_len": M, "layouts": {layout: _cost(config, M, layout, own) for layout in COSTED_LAYOUTS}}
             for M in sorted(mem_lens)
         ],
     }
 
 
-def _cost(config: ModelConfig, mem_len: int, layout: str) -> dict[str, Any]:
-    cost = token_cost(config, mem_len, layout)
+def _cost(config: ModelConfig, mem_len: int, layout: str, own: Manifest | None) -> dict[str, Any]:
+    rows = dataclasses.replace(own, mem_len=mem_len).rows if own and own.layout == layout else None
+    cost = token_cost(config, mem_len, layout, rows)
     return {
         "memory_bytes": cost.memory_bytes,
         "flops_per_token": cost.total_flops,
@@ -140,8 +153,9 @@ def planned_export(config: ModelConfig, dialect: Dialect) -> dict[str, Any]:
         dialect.window(config, config.mem_len)
     except ConfigError as e:
         return {"impossible": str(e)}
-    asked = parse_segments(SEGMENT_LENS)
-    segments = covering(asked, cut_is_free=config.same_length)
+    traits = layout_of(LAYOUT)
+    asked = traits.graphs(None, config.same_length, cover=False)
+    segments = traits.graphs(None, config.same_length)
     longest = max(s.hi for s in segments)
     return {
         "mem_len": config.mem_len,

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from txl_export.layouts import DEFAULT_LAYOUT, LAYOUTS
+
 if TYPE_CHECKING:
     from txl_export.bundle import Bundle
     from txl_export.checkpoints import Checkpoint
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 # `txl_export.export`'s own defaults, which cannot be read here without importing torch; a test compares them.
-SEGMENT_LENS, LAYOUT, PRECISION, HEAD, TOP_K = ("1", "64"), "kv", "fp32", "log_probs", 40
+LAYOUT, PRECISION, HEAD, TOP_K = DEFAULT_LAYOUT, "fp32", "log_probs", 40
+LAYOUT_NAMES = "|".join(LAYOUTS)
 
 
 class CommaList(click.ParamType[Any]):
@@ -238,11 +241,11 @@ class Running:
     segment_len: int | None
     threads: int | None
 
-    def load(self, source: Bundle | Checkpoint) -> Engine:
-        """The engine of a bundle or checkpoint."""
+    def load(self, source: Bundle | Checkpoint, mem_len: int | None = None) -> Engine:
+        """The engine of a bundle or checkpoint, with its own M or, where it takes others, the one given."""
         from txl_export.runtime import Engine
 
-        return Engine.load(source, self.backend, segment_len=self.segment_len, threads=self.threads)
+        return Engine.load(source, self.backend, mem_len, self.segment_len, self.threads)
 
 
 def engine_options(function: F) -> F:

@@ -10,6 +10,7 @@ import click
 
 from txl_export.cli._options import (
     INTS,
+    LAYOUT,
     NAMES,
     Reading,
     checkpoint_options,
@@ -20,9 +21,12 @@ from txl_export.cli._options import (
 from txl_export.cli._output import console, long_progress, print_json
 from txl_export.errors import EnvironmentMismatch, InputError, TxlError
 from txl_export.files import require_writable
+from txl_export.layouts import LAYOUTS
 
 if TYPE_CHECKING:
     from txl_export.benchmarking import Table
+    from txl_export.bundle import Bundle
+    from txl_export.checkpoints import Checkpoint
 
 EXAMPLES = examples(
     "bench models/stdlib-bytes --mem-lens 128,512,1600",
@@ -43,7 +47,12 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 @click.option("--segment-lens", type=INTS, default="1,64", help="Tokens per call.")
 @click.option("--batch-sizes", type=INTS, default="1", help="Streams run together.")
 @click.option("--backends", type=NAMES, default="eager,onnxruntime", help="What runs the model.")
-@click.option("--layouts", type=NAMES, help="hidden, kv; a bundle's own, kv for checkpoints, when not given.")
+@click.option(
+    "--layouts",
+    type=NAMES,
+    metavar=",".join(LAYOUTS),
+    help=f"A bundle's own, {LAYOUT} for checkpoints, when not given.",
+)
 @click.option("--rounds", type=int, default=5, help="Times that the candidates take turns.")
 @click.option("--threads", type=int, help="CPU threads of each; all cores when not given.")
 @click.option("--text", type=_PATH, metavar="FILE", help="Score this text at every M: what the memory is worth.")
@@ -80,7 +89,7 @@ def command(
 
     try:
         with long_progress() as (report, log):
-            opened = [reading.open(t) for t in targets] if reading.given else targets
+            opened = [_open(reading, t) for t in targets] if reading.given else targets
             table = bench(opened, progress=report, log=log, **options)
     except (KeyboardInterrupt, SystemExit, EnvironmentMismatch):
         _tell_what_is_kept(output)
@@ -91,6 +100,16 @@ def command(
         render(table, console(markup=True))
     _write(csv, to_csv, table)
     _write(markdown, to_markdown, table)
+
+
+def _open(reading: Reading, path: Path) -> Bundle | Checkpoint:
+    """As `Reading.open`; a bundle that holds several memory lengths is timed at those of --mem-lens."""
+    from txl_export.bundle import Bundle
+
+    source, asked = reading.open(path), reading.overrides.get("mem_len")
+    if isinstance(source, Bundle) and asked not in (None, source.manifest.mem_len):
+        raise InputError(f"{path} is a bundle of M = {source.manifest.mem_len}: time it with --mem-lens {asked}")
+    return source
 
 
 def _write(path: Path | None, form: Callable[[Table], str], table: Table) -> None:

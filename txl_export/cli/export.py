@@ -12,6 +12,7 @@ from txl_export.cli._files import read_ids, read_text
 from txl_export.cli._options import (
     HEAD,
     LAYOUT,
+    LAYOUT_NAMES,
     NAMED_VALUES,
     NAMES,
     PRECISION,
@@ -50,7 +51,7 @@ EXAMPLES = examples(
     help="A graph for each: a number of tokens, or a range such as 1-64; the layout's usual ones when not given. In"
     " layout ring they are lengths of calls, of which a segment may take several.",
 )
-@click.option("--layout", default=LAYOUT, metavar="ring|kv|hidden", help="What the memory tensors hold.")
+@click.option("--layout", default=LAYOUT, metavar=LAYOUT_NAMES, help="What the memory tensors hold.")
 @click.option("--rewind", type=int, default=0, help="Tokens that sessions can take back at any time (layout ring).")
 @click.option("--precision", default=PRECISION, metavar="fp32|fp16|bf16", help="Type of products and memory.")
 @click.option(

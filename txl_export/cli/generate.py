@@ -71,7 +71,7 @@ def command(
     from txl_export.vocabulary import splitting_at_blanks
 
     text, ids = _prompt(prompt, prompt_file, ids_file)
-    engine = running.load(reading.open(source))
+    engine = running.load(reading.open(source), reading.overrides.get("mem_len"))
     vocab = splitting_at_blanks(engine.info.vocab) if pretokenized else engine.info.vocab
     if text is not None:
         ids = encode(vocab, text, "--ids FILE.npy", ends=False)

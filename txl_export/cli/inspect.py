@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from txl_export.cli._engines import print_engines
-from txl_export.cli._options import INTS, Reading, checkpoint_options, examples, json_option
+from txl_export.cli._options import INTS, LAYOUT, Reading, checkpoint_options, examples, json_option
 from txl_export.cli._output import print_fields, print_json, print_table
 from txl_export.units import si
 
@@ -77,14 +77,26 @@ def _bundle_fields(found: dict[str, Any]) -> dict[str, object]:
     return {
         "bundle": f"{found['path']} ({si(found['bytes'], 'B')}, schema {found['schema']})",
         "layout": f"{found['layout']}, {found['precision']}",
-        "memory length M": found["mem_len"],
+        "memory length M": _lengths(found),
         "segment length": found["segment_len"],
+        **_ring_fields(found["ring"]),
         "states": f"{len(found['states'])} tensors, {si(state_bytes, 'B')} per stream",
         "vocabulary": found["vocabulary"],
         "judge": _where(judge),
         **_adapter_fields(found),
         "made with": ", ".join(f"{k} {v}" for k, v in found["versions"].items()),
     }
+
+
+def _lengths(found: dict[str, Any]) -> str:
+    return str(found["mem_len"]) + (", or fewer: each session chooses" if found["ring"] else "")
+
+
+def _ring_fields(ring: dict[str, int] | None) -> dict[str, object]:
+    if ring is None:
+        return {}
+    rows = f"S = {ring['ring']} written round and round, and G = {ring['guard']} behind them"
+    return {"rows of memory": rows, "rewind": f"{ring['rewind']} tokens can be taken back at any time"}
 
 
 def _adapter_fields(found: dict[str, Any]) -> dict[str, object]:
@@ -124,7 +136,9 @@ def _model_fields(found: dict[str, Any]) -> dict[str, object]:
 
 
 def _print_costs(found: dict[str, Any]) -> None:
-    layouts = list(found["costs"][0]["layouts"])
+    from txl_export.cost import compared_layouts
+
+    layouts = compared_layouts(found.get("layout", LAYOUT))
     kinds = (("memory", "memory_bytes", "B"), ("FLOPs", "flops_per_token", ""), ("read", "bytes_read_per_token", "B"))
     columns = ["M", *(f"{title} {layout}" for title, _, _ in kinds for layout in layouts)]
     rows = [

@@ -64,7 +64,7 @@ def command(
         raise InputError("score needs one text: give FILE (- for stdin) or --ids FILE.npy")
     text = None if file is None else read_text(file)
     ids = None if ids_file is None else read_ids(ids_file)
-    engine = running.load(reading.open(source))
+    engine = running.load(reading.open(source), reading.overrides.get("mem_len"))
     vocab = splitting_at_blanks(engine.info.vocab) if pretokenized else engine.info.vocab
     if text is not None:
         ids = encode(vocab, text, "--ids FILE.npy")

@@ -41,7 +41,7 @@ from txl_export.layouts import DEFAULT_LAYOUT, layout_of
 from txl_export.precision import MEMORY, PrecisionPolicy
 from txl_export.reference import TransformerXL
 from txl_export.room import SMALLER, require_room
-from txl_export.segments import SegmentRange, covering, parse_segments
+from txl_export.segments import SegmentRange
 from txl_export.weights import count_parameters
 
 Progress = Callable[[str, int, int], None]
@@ -99,7 +99,7 @@ def export(
         ToleranceError: adapters give other numbers merged than unmerged.
         EnvironmentMismatch: not enough disk space; nothing is left behind.
     """
-    segments = _segments(checkpoint, segment_lens, layout, cover)
+    segments = layout_of(layout).graphs(segment_lens, checkpoint.config.same_length, cover)
     asked = dict(tensors or {}) | ({MEMORY: memory_precision} if memory_precision else {})
     policy = calibration if isinstance(calibration, PrecisionPolicy) else PrecisionPolicy(precision)
     policy = policy.overridden(asked, checkpoint.config.n_layer)
@@ -134,21 +134,6 @@ def export(
             native.save(work / CHECKPOINT, checkpoint)
         _write_manifest(manifest, checkpoint, work, out)
     return Bundle.open(out, check_files=False)
-
-
-def _segments(
-    checkpoint: Checkpoint, asked: Iterable[int | str] | None, layout: str, cover: bool
-) -> tuple[SegmentRange, ...]:
-    traits = layout_of(layout)
-    segments = parse_segments(traits.segment_lens if asked is None else asked)
-    if traits.in_place and not all(s.fixed for s in segments):
-        odd = next(s for s in segments if not s.fixed)
-        raise InputError(f"layout {layout!r} runs any length in calls of fixed ones: give numbers instead of {odd}")
-    if not cover:
-        return segments
-    if traits.in_place:
-        return segments if any(1 in s for s in segments) else (SegmentRange(1, 1), *segments)
-    return covering(segments, cut_is_free=checkpoint.config.same_length)
 
 
 def _plan(

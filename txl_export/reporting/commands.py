@@ -24,7 +24,8 @@ def export_command(bundle: Bundle) -> str:
     words: list[object] = ["export", "CKPT" if kept else bundle.judge_path or "CKPT", "-o", bundle.path]
     words += ["--mem-len", m.mem_len, "--segment-lens", ",".join(dict.fromkeys(str(g.segment) for g in m.graphs))]
     words += ["--layout", m.layout, "--precision", m.precision, "--head", ",".join(m.heads)]
-    words += ["--segment-len", m.segment_len, "--top-k", m.top_k, *(["--keep-checkpoint"] if kept else [])]
+    words += ["--segment-len", m.segment_len, "--top-k", m.top_k, *(["--rewind", m.rewind] if m.rewind else [])]
+    words += [*(["--keep-checkpoint"] if kept else [])]
     overrides = {k: v for k, v in (m.judge.get("overrides") or {}).items() if k != "mem_len"}  # said above
     words += override_words(overrides)
     if not kept:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from txl_export.benchmarking.table import Table
-from txl_export.bundle import Bundle
+from txl_export.bundle import Bundle, Manifest
 from txl_export.checkpoints.adapters import described
 from txl_export.cli._describe import describe
 from txl_export.cli._options import Reading
+from txl_export.cost import compared_layouts
 from txl_export.reporting.tables import Grid
 from txl_export.reporting.words import clean, error, size, streams
 from txl_export.units import si
@@ -18,7 +19,6 @@ from txl_export.verification.report import Report
 
 Facts = dict[str, str]
 
-_MEMORY = {"hidden": "hidden states, as in the paper", "kv": "keys and values, projected once"}
 _START = {"empty": "empty: nothing to attend to at first", "zeros": "zeros that are attended to"}
 _ROWS = {"forward": "row i belongs to tail i", "reversed": "the last row belongs to the first tail"}
 _VOCABULARIES = {
@@ -72,8 +72,9 @@ def bundle_facts(bundle: Bundle, found: Mapping[str, Any]) -> Facts:
         "Checkpoint": where,
         "SHA-256 of the weights": m.judge.get("sha256") or "not recorded",
         **{f"Adapter {i}": f"{a['path']}: {described(a)}" for i, a in enumerate(found["adapters"], 1)},
-        "Memory holds": f"{_MEMORY.get(m.layout, '')} (layout {m.layout})",
-        "Memory length M": f"{m.mem_len} tokens",
+        "Memory holds": f"{m.traits.memory} (layout {m.layout})",
+        "Memory length M": f"{m.mem_len} tokens" + (", or fewer: each session chooses" if m.traits.in_place else ""),
+        **_ring_facts(m),
         "Memory of a stream": f"{size(state)} in {len(found['states'])} tensors",
         "Segment length": f"{m.segment_len} tokens, unless a feed says otherwise",
         "Precision": m.precision,
@@ -81,6 +82,15 @@ def bundle_facts(bundle: Bundle, found: Mapping[str, Any]) -> Facts:
         "Streams per call": f"up to {m.max_batch}",
     }
     return {name: clean(value) for name, value in facts.items()}
+
+
+def _ring_facts(m: Manifest) -> Facts:
+    if not m.traits.in_place:
+        return {}
+    return {
+        "Rows of memory": f"{m.ring} written round and round, and {m.guard} behind them",
+        "Rewind": f"{m.rewind} tokens can be taken back at any time",
+    }
 
 
 def graphs_grid(found: Mapping[str, Any]) -> Grid:
@@ -100,7 +110,7 @@ def costs_grid(found: Mapping[str, Any]) -> Grid:
     """What a token costs by arithmetic, per memory length and layout."""
     kinds = [("memory per stream", "memory_bytes", "B"), ("FLOPs", "flops_per_token", "")]
     kinds.append(("bytes read", "bytes_read_per_token", "B"))
-    layouts = list(found["costs"][0]["layouts"])
+    layouts = compared_layouts(found["layout"])
     columns = ("M", *(f"{title}, {name}" for title, _, _ in kinds for name in layouts))
     rows = tuple(
         (str(row["mem_len"]), *(si(row["layouts"][name][key], unit) for _, key, unit in kinds for name in layouts))

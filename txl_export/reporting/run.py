@@ -204,12 +204,13 @@ def _bench(bundle: Bundle, mem_lens: Sequence[int], quick: bool, **options: Any)
     from txl_export.benchmarking import bench
 
     m = bundle.manifest
-    # Without its checkpoint a bundle runs at its own M only, and nothing is there to compare it with.
+    # Without its checkpoint a bundle runs at the M that it holds only, and nothing is there to compare it with.
     alone = bundle.judge_path is None
+    held = [M for M in mem_lens if m.mem_len > M and m.traits.in_place]
     shortest = min(g.segment.lo for g in m.graphs)
     return bench(
         [bundle],
-        mem_lens=(m.mem_len,) if alone else mem_lens,
+        mem_lens=(*held, m.mem_len) if alone else mem_lens,
         segment_lens=sorted({shortest, m.segment_len}),
         backends=("onnxruntime",) if alone else ("eager", "onnxruntime"),
         rounds=(_QUICK if quick else _FULL)[1],

@@ -11,7 +11,9 @@ from txl_export.verification.bisection.graph_view import GraphView, Node
 from txl_export.verification.bisection.numbers import is_float
 
 # They move numbers without computing any, so large tables are not copied to be widened.
-_MOVES = frozenset({"Concat", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
+_MOVES = frozenset(
+    {"Concat", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "TensorScatter", "Transpose", "Unsqueeze"}
+)
 
 
 def _gather_elements(inputs: Sequence[np.ndarray], attributes: dict[str, Any]) -> list[np.ndarray]:
@@ -22,9 +24,20 @@ def _gather_elements(inputs: Sequence[np.ndarray], attributes: dict[str, Any]) -
     return [np.take_along_axis(data[cut], index, axis)]
 
 
+def _tensor_scatter(inputs: Sequence[np.ndarray], attributes: dict[str, Any]) -> list[np.ndarray]:
+    """As a session runs it: rows that would go beyond the end are an error, whichever mode."""
+    data, rows, slots = inputs
+    found = data.copy()
+    axis = attributes.get("axis", -2) % data.ndim
+    for b, slot in enumerate(slots):
+        np.moveaxis(found[b], axis - 1, 0)[slot : slot + rows.shape[axis]] = np.moveaxis(rows[b], axis - 1, 0)
+    return [found]
+
+
 # One line per operator that is not left to ONNX's implementation.
 _OWN: dict[str, Callable[[Sequence[np.ndarray], dict[str, Any]], list[np.ndarray]]] = {
-    "GatherElements": _gather_elements
+    "GatherElements": _gather_elements,
+    "TensorScatter": _tensor_scatter,
 }
 
 

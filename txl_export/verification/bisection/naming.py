@@ -11,6 +11,8 @@ from txl_export.verification.bisection.graph_view import GraphView, Node
 
 # Where the reference says who sees whom: a method, not a module.
 VISIBLE = "TransformerXL.visible"
+# Where a memory that is written in place is written and read, which the reference has no part for.
+ROWS = "rows of the memory"
 _SCOPES, _TRACE = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.stack_trace"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 _OF_A_LAYER = ("attention", "feed_forward", "norm")
@@ -40,7 +42,7 @@ def module_of(node: Node, in_mask: bool = False) -> str:
     scope = scopes[-2] if len(scopes) > 1 else ""
     kind, _, number = node.part.partition(".")
     if kind == "opening":
-        return "embedding"
+        return "embedding" if "embedding" in scope else ROWS
     if kind == "heads":
         return "softmax"
     # The graph's modules wrap the reference's once more (layouts share an attention) and hold a module per product.

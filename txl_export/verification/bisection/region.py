@@ -66,7 +66,13 @@ class Region:
     """Parts of a graph, and the opening, which every layer takes its visibility from."""
 
     def __init__(
-        self, graph: Graph, judges: GraphView, parts: tuple[str, ...], feeds: Mapping[str, np.ndarray], ends: list[str]
+        self,
+        graph: Graph,
+        judges: GraphView,
+        parts: tuple[str, ...],
+        feeds: Mapping[str, np.ndarray],
+        ends: list[str],
+        order: np.ndarray | None = None,
     ) -> None:
         """Run the graph and compare.
 
@@ -76,8 +82,9 @@ class Region:
             parts: the parts to look at.
             feeds: the graph's inputs.
             ends: the values by which the effect of a deviation is measured.
+            order: the columns of `visible` by age; None where they stand so.
         """
-        self._ends = ends
+        self._ends, self._order = ends, slice(None) if order is None else order
         self._nodes = judges.of("opening", *parts)
         mine = graph.view.of("opening", *parts) if names_agree(judges, graph.view) else graph.view.nodes
         taps = {v for n in mine for v in (*n.inputs, *n.outputs) if v in graph.view.producers}
@@ -122,7 +129,8 @@ class Region:
         if VISIBLE not in effects.clean or main.value not in self._alignment.judge.above(VISIBLE):
             return None
         name = self._alignment.names.get(VISIBLE, VISIBLE)
-        return self._alignment.observed[name], effects.clean[VISIBLE]
+        seen, should = self._alignment.observed[name], effects.clean[VISIBLE]
+        return seen[..., self._order], should[..., self._order]
 
     def _place(self, e: Evidence, share: float) -> Place:
         node, d = naming.described(self._alignment.judge, e.judges), e.deviation

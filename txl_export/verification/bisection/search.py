@@ -23,6 +23,7 @@ from txl_export.verification.bisection.numbers import Range, distance, scale
 from txl_export.verification.bisection.parts import parts_of
 from txl_export.verification.bisection.probe import Arrays, probe
 from txl_export.verification.bisection.region import Graph, Region
+from txl_export.verification.bisection.rows import held, places
 from txl_export.verification.report import Report
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ class Search:
         """Look at the first segment out of tolerance, then at the memory that it started from."""
         segment = self.report.worst_segment.index
         head = self.engine.info.head(self.report.head)
-        todo = calls(self.tokens, self.report.segment_len, head, self.engine.info, segment)
+        plans = self.engine.session(self.report.batch_size)._streams
+        todo = calls(self.tokens, self.report.segment_len, head, plans, segment)
         for call, memory in self._along(todo):
             if call.segment == segment and (found := self._examine(call, memory, False)):
                 return found
@@ -77,6 +79,7 @@ class Search:
         """Each call with the reference's memory before it."""
         memory = self.judge.start(self.report.batch_size)
         for call in todo:
+            memory = self.judge.before(memory, call)
             yield call, memory
             memory = self.judge.advance(memory, call)
 
@@ -116,10 +119,10 @@ class Search:
         states = self.bundle.manifest.states
         # Where only a sum over all segments is out of tolerance, every answer beyond rounding counts.
         tolerance = self.report.limits.log_probs if self.report.failed_segment else None
-        return layers.compare(observed, single, double, graph.parts, states, tolerance)
+        return layers.compare(self.judge.counted(observed, call), single, double, graph.parts, states, tolerance)
 
     def _graph(self, call: Call) -> Graph:
-        m, length = self.bundle.manifest, call.ids.shape[1]
+        m, length = self.bundle.manifest, call.step.length
         segment = next(s for s in self.engine.info.segments if length in s)
         spec = next(g for g in m.graphs if (g.head, g.segment) == (self.report.head, segment))
         if spec.file not in self._graphs:
@@ -137,7 +140,7 @@ class Search:
         judges, feeds = self.judge.graph(graph.spec), self.judge.feeds(memory, call)
         for parts in _regions(graph, judges, first.part):
             ends = [e.value for e in errors if e.part in parts and e.error is not None]
-            region = Region(graph, judges, parts, feeds, ends)
+            region = Region(graph, judges, parts, feeds, ends, self.judge.rows.order(call))
             if blame := region.blame(self._origin):
                 found = self._finding(call, errors, _spread(blame.cause, graph), blame.part)
                 return replace(found, place=blame.place, others=blame.others)
@@ -153,15 +156,16 @@ class Search:
         return Finding(True, call.segment, call.segment, call.start, part, None, cause, (), tuple(errors))
 
     def _first_rows(self) -> Finding | None:
-        """Whether the streams start from the memory that the reference starts from."""
-        session = self.engine.session(self.report.batch_size)
+        """Whether streams that start from rows that count start from those that the reference starts from."""
+        m = self.bundle.manifest
+        found = self.engine.session(self.report.batch_size)._streams.state() if m.start else {}
         expected = self.judge.states(self.judge.start(self.report.batch_size))
-        for name, array in session._streams.state().items():
-            if name in expected and not _close(array, expected[name]):
-                layer = next(s.layer for s in self.bundle.manifest.states if s.input == name)
-                reason = f"the first rows of {name} are {Range.of(array)}, expected {Range.of(expected[name])}"
-                cause = Cause("first memory", reason, "export again: initial.safetensors is not this model's", name)
-                return Finding(True, 0, 0, 0, f"layers.{layer}", None, cause)
+        for s in m.states if m.start else ():
+            rows = found[s.input].take(range(-m.mem_len, 0), 1 + s.row_axis)
+            if not _close(rows, expected[s.input]):
+                reason = f"the first rows of {s.input} are {Range.of(rows)}, expected {Range.of(expected[s.input])}"
+                cause = Cause("first memory", reason, "export again: initial.safetensors is not this model's", s.input)
+                return Finding(True, 0, 0, 0, f"layers.{s.layer}", None, cause)
         return None
 
     def _left_behind(self, todo: list[Call]) -> Finding | None:
@@ -170,13 +174,12 @@ class Search:
 
     def _between(self, todo: list[Call]) -> Finding:
         """Every call is right by itself: the backend loses the memory between calls, or small errors add up."""
-        session = self.engine.session(self.report.batch_size)
+        streams, head = self.engine.session(self.report.batch_size)._streams, self.engine.info.head(self.report.head)
         for call in todo:
-            given = {"input_ids": call.ids} | session._streams.state()
-            targets = {} if call.targets is None else {"targets": call.targets}
-            alone = self._graph(call).probe.run(given | targets, ())
-            session.feed(call.ids, call.ids.shape[1], self.report.head, targets=call.targets)
-            for name, array in session._streams.state().items():
+            alone = self._graph(call).probe.run({**call.tokens, **held(streams), **places(streams, call)}, ())
+            answers = [np.empty_like(alone[o.name]) for o in head.outputs]
+            streams.call(call.tokens["input_ids"], head.name, call.tokens.get("targets"), answers, call.step)
+            for name, array in held(streams).items():
                 if not _close(array, alone[f"new_{name}"]):
                     return self._finding(call, [], _fed_back(name))
         return self._finding(todo[-1], [], _adds_up())
