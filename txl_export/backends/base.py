@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from abc import ABC, abstractmethod
@@ -81,7 +82,12 @@ class ModelInfo:
 
     def head(self, name: str) -> HeadSpec:
         """What a head returns."""
-        return head_spec(name, self.config, self.top_k)
+        return self._heads[name] if name in self._heads else head_spec(name, self.config, self.top_k)
+
+    @functools.cached_property
+    def _heads(self) -> dict[str, HeadSpec]:
+        """Of the model's own heads, made once: sessions ask at every feed."""
+        return {name: head_spec(name, self.config, self.top_k) for name in self.heads}
 
 
 def identity(config: ModelConfig, dialect: Dialect, weights: str) -> str:

@@ -75,6 +75,7 @@ class RingStreams(Streams):
         self.buffer = np.zeros(shape, dtype)
         self._costs = call_costs(info, batch_size)
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
+        self._moved = False  # whether a call has run since `begin`
         self._overwritten: list[tuple[np.ndarray, list[np.ndarray]]] = []
         self.reset(np.arange(batch_size))
 
@@ -96,11 +97,12 @@ class RingStreams(Streams):
         visible_from = self.ring.visible_from(call.offsets)
         if not self.ring.holds(visible_from, call.length):
             raise AssertionError(f"a call of {call.length} tokens would overwrite rows that it reads")
-        if self._kept is not None:
+        if self._kept is not None and self._moved:  # what a feed's first call writes over, nobody may ask for
             self._keep_rows(call.length, self._kept[0])
+        self._moved = True
         self.ring.write(call.length)
         self.run(ids, head, targets, outputs, visible_from)
-        self.ring.advance(call.valid, call.length)
+        self.ring.positions += call.valid
 
     @abstractmethod
     def run(
@@ -128,7 +130,7 @@ class RingStreams(Streams):
 
     def begin(self) -> None:
         """Remember positions; rows are kept when they are about to be lost."""
-        self._kept = (self.ring.positions.copy(), self.ring.written.copy())
+        self._kept, self._moved = (self.ring.positions.copy(), self.ring.written.copy()), False
 
     def commit(self) -> None:
         """Forget the remembered state."""
