@@ -73,9 +73,9 @@ def _bare_call(session: Session, length: int) -> Callable[[], object]:
     _bind_input(binding, "input_ids", ids)
     _bind_output(binding, "log_probs", answers)
 
-    def call() -> tuple[np.ndarray, np.ndarray]:
+    def call() -> object:
         runs.run_with_iobinding(binding)
-        return ids, answers
+        return session, ids, answers  # which must live as long as what is bound to them
 
     return call
 
