@@ -52,7 +52,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "key", [("stepping", "kv", (1, 8)), ("same_length", "hidden"), ("wider_window", "kv"), ("no_memory", "kv")]
+    "key",
+    [
+        ("stepping", "kv", (1, 8)),
+        ("same_length", "hidden"),
+        ("wider_window", "kv"),
+        ("no_memory", "kv"),
+        ("stepping", "ring", (1, 8)),
+    ],
 )
 def test_manifest_round_trip(exported, key):
     bundle = exported(*key)
@@ -264,7 +271,7 @@ def small(monkeypatch) -> Checkpoint:
 
 
 def test_replaces_a_bundle_and_nothing_else(small, tmp_path):
-    first = export(small, tmp_path / "b", segment_lens=(1, 8))
+    first = export(small, tmp_path / "b", segment_lens=(1, 8), layout="kv")
     assert len(first.manifest.graphs) == 3
     (tmp_path / "neighbour").write_text("kept")
     second = export(checkpoint_of("sliding"), tmp_path / "b", segment_lens=(1,))
@@ -410,7 +417,7 @@ def test_kept_checkpoint(small, tmp_path):
 
 def test_progress(small, tmp_path):
     told = []
-    export(small, tmp_path / "b", segment_lens=(1, 8), progress=lambda *a: told.append(a))
+    export(small, tmp_path / "b", segment_lens=(1, 8), layout="kv", progress=lambda *a: told.append(a))
     assert [t[1:] for t in told] == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert "1-8" in told[2][0]
 
@@ -419,8 +426,9 @@ def test_defaults(small, tmp_path):
     config = tiny_config(mem_len=12)
     assert small.config == config
     manifest = export(small, tmp_path / "b").manifest
-    assert [str(g.segment) for g in manifest.graphs] == ["1", "64", "1-64"]
-    assert (manifest.layout, manifest.heads, manifest.mem_len) == ("kv", ("log_probs",), 12)
+    assert [str(g.segment) for g in manifest.graphs] == ["1", "8", "64"]
+    assert (manifest.layout, manifest.heads, manifest.mem_len) == ("ring", ("log_probs",), 12)
+    assert (manifest.ring, manifest.guard, manifest.rewind) == (12 + 64, 63, 0)
     assert (manifest.segment_len, manifest.longest, manifest.top_k) == (64, 64, 29)
     shorter = export(small, tmp_path / "b", mem_len=5, segment_lens=("1-8",), segment_len=3).manifest
     assert (shorter.mem_len, shorter.segment_len, shorter.longest) == (5, 3, 8)

@@ -48,17 +48,16 @@ class Ring:
 
     def holds(self, visible_from: np.ndarray, length: int) -> bool:
         """Whether a call of `length` tokens leaves every row from there on in place."""
-        end = np.maximum(self.written, self._end(length))
-        return bool((visible_from >= end - self.rows).all())
+        return bool((visible_from >= self._written_after(length) - self.rows).all())
 
-    def _end(self, length: int) -> np.ndarray:
-        """One past the positions that a call writes in the ring; what lies in the guard destroys nothing."""
-        end: np.ndarray = self.positions + np.minimum(length, self.rows - self.slots)
-        return end
+    def _written_after(self, length: int) -> np.ndarray:
+        """`written` after a call of `length` tokens; what lies in the guard destroys nothing."""
+        end = self.positions + np.minimum(length, self.rows - self.positions % self.rows)
+        return np.maximum(self.written, end, out=end)
 
     def write(self, length: int) -> None:
         """A call of `length` tokens is run: whether it succeeds or not, what it writes over is gone."""
-        np.maximum(self.written, self._end(length), out=self.written)
+        self.written[:] = self._written_after(length)
 
     def advance(self, valid: np.ndarray, length: int) -> None:
         """A call of `length` tokens was run, `valid` [B] of which count."""

@@ -75,7 +75,7 @@ def hollow_bundle(tmp_path: Path, checkpoint: Path) -> Callable[..., Path]:
             (path / file).write_bytes(b"hollow")
         usual: dict[str, Any] = {
             "layout": "kv", "policy": PrecisionPolicy(), "mem_len": 6, "segment_len": graphs[0].segment.hi, "top_k": 5,
-            "max_batch": 64, "judge": {"path": "../checkpoint", "origin": "native", "overrides": {}},
+            "max_batch": 64, "rewind": 0, "judge": {"path": "../checkpoint", "origin": "native", "overrides": {}},
         }  # fmt: skip
         manifest = Manifest(config=loaded.config, dialect=loaded.dialect, graphs=graphs, **usual | fields)
         files = {f.name: file_entry(f) for f in path.iterdir()}

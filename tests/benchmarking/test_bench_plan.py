@@ -26,6 +26,7 @@ from txl_export.errors import (
     EnvironmentMismatch,
     InputError,
 )
+from txl_export.layouts import DEFAULT_LAYOUT
 
 
 def request(mem_lens=None, segment_lens=(1,), batch_sizes=(1,), backends=("eager", "onnxruntime"), layouts=None):
@@ -62,7 +63,7 @@ def test_the_layout_is_the_bundles_own_unless_given(hollow_bundle):
 
 def test_a_checkpoint_is_exported_unless_only_eager_runs(checkpoint):
     target = Target.open(checkpoint)
-    assert [b.exports for b in plan([target], request())] == [("kv",)]
+    assert [b.exports for b in plan([target], request())] == [(DEFAULT_LAYOUT,)]
     assert [b.exports for b in plan([target], request(backends=("eager",)))] == [()]
 
 
@@ -74,9 +75,35 @@ def test_comparisons_are_every_length_and_batch_size(checkpoint):
 
 def test_exports_have_the_graphs_that_the_bundle_runs_a_length_on(hollow_bundle, checkpoint):
     target = Target.open(hollow_bundle(segments=("1", "8", "1-8")))
-    assert target.graphs_for([1, 8]) == ["1", "8"]
-    assert target.graphs_for([5, 3]) == ["1-8"]
-    assert Target.open(checkpoint).graphs_for([1, 64]) == ["1", "64"]
+    assert target.graphs_for("kv", [1, 8]) == ["1", "8"]
+    assert target.graphs_for("kv", [5, 3]) == ["1-8"]
+    assert Target.open(checkpoint).graphs_for("hidden", [1, 64]) == ["1", "64"]
+
+
+def test_calls_of_a_memory_in_place_stand_for_each_other(hollow_bundle, checkpoint):
+    """Its exports have what calls are cut into, and as many rows as the bundle."""
+    target = Target.open(checkpoint)
+    assert target.graphs_for("ring", [1]) == ["1"] and target.graphs_for("ring", [32]) == ["1", "8", "32"]
+    assert target.ring_options("ring", [1, 32]) == {"segment_len": 32, "rewind": 0}
+    own = Target.open(hollow_bundle(layout="ring", segments=("1", "8"), segment_len=20, rewind=3))
+    assert own.graphs_for("ring", [5]) == ["1", "8"]
+    assert own.ring_options("ring", [5]) == {"segment_len": 20, "rewind": 3}
+    assert own.ring_options("kv", [5]) == {}
+
+
+def test_a_memory_in_place_holds_every_shorter_length(hollow_bundle):
+    target = Target.open(hollow_bundle(layout="ring"))
+    blocks = plan([target], request(mem_lens=(6, 2, 9)))
+    assert [(b.mem_len, b.exports) for b in blocks] == [(6, ()), (2, ()), (9, ("ring",))]
+    assert [b.exports for b in plan([target], request(mem_lens=(2,), layouts=("ring", "kv")))] == [("kv",)]
+
+
+def test_segments_that_reach_too_far_are_refused(hollow_bundle):
+    path = hollow_bundle(layout="ring", segments=("1", "8"), segment_len=20)
+    assert plan([Target.open(path)], request(segment_lens=(5, 20)))  # in calls of 8 and 1
+    with pytest.raises(InputError, match=r"runs no segments of 21 tokens \(up to 20\)") as caught:
+        plan([Target.open(path)], request(segment_lens=(21,)))
+    assert "\n" not in str(caught.value)
 
 
 def test_the_head_is_log_probs_or_else_the_bundles_first(hollow_bundle):

@@ -18,6 +18,7 @@ from txl_export.benchmarking.plan import Request, plan
 from txl_export.benchmarking.table import Ratio
 from txl_export.benchmarking.target import Target
 from txl_export.errors import EnvironmentMismatch, InputError
+from txl_export.layouts import DEFAULT_LAYOUT
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def short_rounds(monkeypatch):
 def test_real_workers_fill_every_row(tmp_path, bytes_model, planted_rates, traces):
     bundle, text = tmp_path / "bundle", tmp_path / "text"
     text.write_bytes(b"In the beginning there was nothing to remember. " * 3)
-    txl.export(txl.load_checkpoint(bytes_model), bundle, mem_len=6, segment_lens=(1,))
+    txl.export(txl.load_checkpoint(bytes_model), bundle, mem_len=6, segment_lens=(1,), layout="kv")
     steps, how = [], {"segment_lens": (1,), "rounds": 2, "threads": 1, "text": text}
     table = bench([bundle], mem_lens=(6, 0), **how, progress=lambda *s: steps.append(s))
 
@@ -157,7 +158,7 @@ def test_interruption_ends_workers_and_removes_the_exports(checkpoint, stub_work
     def interrupt(what, done, total):
         if what.startswith("round 2"):
             assert [p.poll() is None for p in traces.processes] == [False, True, True]
-            assert [p.name for p in traces.folder.glob("txl-bench-*/0/*")] == ["kv"]
+            assert [p.name for p in traces.folder.glob("txl-bench-*/0/*")] == [DEFAULT_LAYOUT]
             raise KeyboardInterrupt
 
     monkeypatch.setattr(txl, "export", export)
@@ -269,6 +270,24 @@ def test_targets_are_given_to_heads_that_take_them(checkpoint):
         assert seen is None or job.out.shape == seen
         assert job.fill() == 6
     assert np.array_equal(job.session.positions, job.session.positions[:1].repeat(2))
+
+
+@pytest.mark.parametrize(("name", "mem_len"), [("stepping", 12), ("sliding", 5)])
+def test_a_memory_in_place_is_timed_full_at_the_length_that_is_asked_for(exported, name, mem_len):
+    """A worker loads what its calls will need until the slots repeat, and nothing else while it is timed."""
+    made = exported(name, "ring", (1, 8))
+    spec = {"source": str(made.path), "backend": "onnxruntime", "mem_len": mem_len, "head": "log_probs"}
+    job = worker.Job(spec | {"segment_len": 8, "batch_size": 2, "threads": 1})
+    loaded = set(job.engine.model._sessions)
+    assert job.session.info.mem_len == mem_len and not job.session.positions.any()
+    assert job.memory_bytes == 4 * 2 * 2 * 2 * 6 * (mem_len + 8 + 7)  # layers, key and value, heads of 6, S + G
+    assert job.memory_bytes == job.session._streams.buffer[:, 0].nbytes
+    job.call(job.prepare())
+    assert job.fill() == mem_len
+    for _ in range(2 * (mem_len + 8)):
+        job.call(job.prepare())
+    assert set(job.engine.model._sessions) == loaded
+    assert np.isfinite(job.out).all()
 
 
 def test_workers_read_the_checkpoint_as_it_was_read(checkpoint):

@@ -53,6 +53,12 @@ def test_checkpoints_are_timed_as_they_are_read(run: Run, asked: dict[str, Any],
     assert result.exit_code == 2 and f"{bundle} is a bundle, --clamp-len cannot change its graphs" in result.stderr
 
 
+def test_a_bundle_of_several_memory_lengths_is_asked_for_them_by_name(run: Run, asked: dict[str, Any], bundle: Path):
+    result = run("bench", bundle, "--mem-len", 5)
+    assert result.exit_code == 2 and f"{bundle} is a bundle of M = 12: time it with --mem-lens 5" in result.stderr
+    assert run("bench", bundle, "--mem-len", 12).exit_code == 0
+
+
 def test_json(run: Run, asked: dict[str, Any]):
     found = json.loads(run("bench", "a", "--json").stdout)
     assert (found["format"], found["rows"]) == ("txl-export-bench", [])

@@ -18,7 +18,7 @@ def test_json_says_what_was_made(exported: Result):
     assert exported.exit_code == 0
     assert exported.stderr == ""
     assert [(g["segment"], g["head"]) for g in said["graphs"]] == [("1", "log_probs"), ("8", "log_probs")]
-    assert (said["layout"], said["precision"], said["mem_len"], said["segment_len"]) == ("kv", "fp32", 12, 8)
+    assert (said["layout"], said["precision"], said["mem_len"], said["segment_len"]) == ("ring", "fp32", 12, 8)
     sizes = {p.name: p.stat().st_size for p in bundle.path.iterdir() if p.name != "manifest.json"}
     assert said["files"] == sizes
     assert said["bytes"] == sum(sizes.values())

@@ -39,11 +39,10 @@ def test_a_checkpoint(found: Any, checkpoint: Path):
 
 def test_what_export_would_make(found: Any, checkpoint: Path):
     plan = found(checkpoint)["export"]
-    assert (plan["mem_len"], plan["layout"], plan["segment_len"]) == (12, "kv", 64)
-    assert [(g["segment"], g["added"]) for g in plan["graphs"]] == [("1", False), ("64", False)]
-    # Without same_length, where segments end changes the numbers: lengths in between need a graph.
-    plan = found(checkpoint, "--no-same-length")["export"]
-    assert [(g["segment"], g["added"]) for g in plan["graphs"]] == [("1", False), ("64", False), ("1-64", True)]
+    assert (plan["mem_len"], plan["layout"], plan["segment_len"]) == (12, "ring", 64)
+    for more in ((), ("--no-same-length",)):
+        plan = found(checkpoint, *more)["export"]
+        assert [(g["segment"], g["added"]) for g in plan["graphs"]] == [("1", False), ("8", False), ("64", False)]
 
 
 def test_the_size_that_export_would_take_is_about_right(found: Any, checkpoint: Path, bundle: Path):
@@ -85,7 +84,10 @@ def test_what_a_state_dict_does_not_say_is_asked_for_and_set(found: Any, run: Ru
 
 def test_a_bundle(found: Any, bundle: Path, checkpoint: Path):
     f = found(bundle)
-    assert (f["kind"], f["layout"], f["mem_len"], f["segment_len"]) == ("bundle", "kv", 12, 8)
+    assert (f["kind"], f["layout"], f["mem_len"], f["segment_len"]) == ("bundle", "ring", 12, 8)
+    assert f["ring"] == {"rows": 27, "ring": 20, "guard": 7, "reach": 8, "rewind": 0}
+    costs = {c["mem_len"]: c["layouts"]["ring"]["memory_bytes"] for c in f["costs"]}
+    assert costs[12] == 27 * 2 * 2 * 12 * 4 and costs[128] == (128 + 15) * 2 * 2 * 12 * 4
     assert [g["segment"] for g in f["graphs"]] == ["1", "8"]
     assert [s["input"] for s in f["states"]] == ["positions", "key_00", "value_00", "key_01", "value_01"]
     assert Path(f["judge"]["found"]) == checkpoint
@@ -122,15 +124,23 @@ def test_the_tables(run: Run, checkpoint: Path, bundle: Path):
     for words in (
         "2 layers, d_model 32",
         "same_length True",
-        "FLOPs kv",
+        "FLOPs ring",
         "1600",
         "export makes, unless told otherwise",
     ):
         assert words in out
     out = run("inspect", bundle).stdout
-    for words in ("log_probs.L8.onnx", "kv, fp32", "5 tensors", "torch "):
+    for words in (
+        "log_probs.L8.onnx",
+        "ring, fp32",
+        "12, or fewer: each session",
+        "S = 20",
+        "G = 7",
+        "rewind",
+        "5 tensors",
+        "torch ",
+    ):
         assert words in out
-    assert "added:" in run("inspect", checkpoint, "--no-same-length").stdout
 
 
 def test_notes_of_the_loader_are_shown(run: Run, checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
@@ -163,11 +173,13 @@ def test_a_bundle_keeps_its_evaluation_values(run: Run, bundle: Path):
     result = run("inspect", bundle, "--no-same-length", "--origin", "native")
     assert result.exit_code == 2
     assert "--origin, --same-length cannot change its graphs" in result.stderr
-    for given in (("--mem-len", 5), ("--set", "mem_len=5")):
+    for given in (("--mem-len", 50), ("--set", "mem_len=50")):
         result = run("inspect", bundle, *given)
         assert result.exit_code == 2
-        assert "mem_len 5 was asked for, this bundle holds 12: export again with --mem-len 5" in result.stderr
-    assert run("inspect", bundle, "--mem-len", 12).exit_code == 0
+        assert "mem_len 50 was asked for, this bundle holds 12: export again with --mem-len 50" in result.stderr
+    for fits in (12, 5):  # which sessions choose
+        said = json.loads(run("inspect", bundle, "--mem-len", fits, "--json").stdout)
+        assert fits in [c["mem_len"] for c in said["costs"]]
 
 
 def test_a_config_that_needs_a_memory_says_so(run: Run, found: Any, tmp_path: Path):

@@ -37,13 +37,23 @@ def make(*wanted):
 
 
 def test_each_is_built_once(built, shape):
-    of = [Artefact.of(peer, shape, M, (1,)) for peer in ("kv", "huggingface", "plain-onnx", "eager") for M in (5, 9)]
+    of = [
+        Artefact.of(peer, shape, M, (1,))
+        for peer in ("kv", "ring", "huggingface", "plain-onnx", "eager")
+        for M in (5, 9)
+    ]
     make(*of)
-    assert sorted(built) == [("huggingface", 0, ()), ("kv", 5, (1,)), ("kv", 9, (1,)), ("plain-onnx", 0, ())]
+    assert sorted(built) == [
+        ("huggingface", 0, ()),
+        ("kv", 5, (1,)),
+        ("kv", 9, (1,)),
+        ("plain-onnx", 0, ()),
+        ("ring", 0, ()),
+    ]
     assert all((a.folder / "file").read_text() == "whole" for a in of if a.peer != "eager")
     assert all(a.made() and a.seconds == 0 for a in of)
     make(*of)
-    assert len(built) == 4
+    assert len(built) == 5
 
 
 def test_built_again_for_more_lengths_other_weights_code_or_packages(built, shape, monkeypatch):

@@ -49,8 +49,9 @@ def built(peer: str, checkpoint: Path, folder: Path) -> Path:
 
 def answers_of(peer: str, start: Start) -> np.ndarray:
     loaded, config = peer_module(peer).load(start), native.load(start.checkpoint).config
-    width = {"hidden": config.d_model, "kv": 2 * config.n_head * config.d_head}[PEERS[peer].layout]
-    assert loaded.memory_bytes == 4 * start.mem_len * config.n_layer * width
+    width = config.d_model if PEERS[peer].layout == "hidden" else 2 * config.n_head * config.d_head
+    spare = 8 + 7 if PEERS[peer].layout == "ring" else 0  # rows of a segment, and behind the ring
+    assert loaded.memory_bytes == 4 * (start.mem_len + spare) * config.n_layer * width
     return answers(loaded, MadeMemory(config, start.mem_len, B), start.segment_len, CALLS)
 
 
@@ -64,11 +65,23 @@ def test_numbers_are_the_references(model, peer, checkpoints, tmp_path, monkeypa
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
 
 
-def test_our_numbers_are_the_references(exported, tmp_path):
-    bundle = exported("stepping", "kv", (1, 8))  # M = 12
+@pytest.mark.parametrize(("peer", "mem_len"), [("kv", 12), ("ring", 12), ("ring", 7)])
+def test_our_numbers_are_the_references(exported, tmp_path, peer, mem_len):
+    """A bundle of M = 12; one whose memory is written in place serves shorter ones too."""
+    bundle = exported("stepping", peer, (1, 8))
     checkpoint = native.save(tmp_path / "checkpoint", bundle.checkpoint)
-    start = Start(checkpoint, bundle.path, tmp_path, 12, 8, B, threads=1)
-    np.testing.assert_allclose(answers_of("kv", start), answers_of(JUDGE, start), rtol=0, atol=2e-5)
+    start = Start(checkpoint, bundle.path, tmp_path, mem_len, 8, B, threads=1)
+    np.testing.assert_allclose(answers_of(peer, start), answers_of(JUDGE, start), rtol=0, atol=2e-5)
+
+
+def test_one_bundle_is_made_for_all_lengths(monkeypatch, tmp_path):
+    import txl_export
+
+    told = {}
+    monkeypatch.setattr(txl_export, "export", lambda checkpoint, out, **how: told.update(how))
+    path = native.save(tmp_path / "m", random_checkpoint(*MODELS["bytes"]))
+    peer_module("ring").build(path, tmp_path / "out", 0, [])
+    assert (told["mem_len"], told["segment_lens"], told["layout"]) == (3800, (1, 16, 64, 128), "ring")
 
 
 @pytest.mark.parametrize("name", SHAPES)

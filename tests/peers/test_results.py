@@ -60,6 +60,14 @@ def test_a_peer_that_is_missing_in_a_row_leaves_a_dash(section):
     assert cells[6] == "–" and cells[9] == "–" and cells[8] != "–"
 
 
+def test_of_ours_the_first_that_was_measured_is_compared(section):
+    rows = [dataclasses.replace(r, backend="ring") if r.backend == "kv" else r for r in section.table.rows]
+    text = render(
+        {"full": dataclasses.replace(section, table=dataclasses.replace(section.table, rows=tuple(rows)))}, {}
+    )
+    assert "ring vs huggingface" in text and "kv vs" not in text and "kv vs" in render({"full": section}, {})
+
+
 def test_what_is_missing_is_listed_with_its_reason(section):
     lacking = dataclasses.replace(
         section,

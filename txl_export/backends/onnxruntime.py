@@ -187,6 +187,8 @@ class OnnxRuntimeRing(RingStreams):
         self.model = model
         self._visible_from, self._new_positions = np.zeros((2, batch_size), np.int64)
         self._bindings: dict[str, tuple[ort.InferenceSession, ort.IOBinding]] = {}
+        # By graph: what is bound of tokens and answers.
+        self._bound: dict[str, dict[str, Any]] = {}
 
     def run(
         self,
@@ -201,11 +203,12 @@ class OnnxRuntimeRing(RingStreams):
         first = graph.file not in self._bindings
         session, binding = self._bind(graph) if first else self._bindings[graph.file]
         self._visible_from[:] = visible_from
-        _bind_input(binding, "input_ids", ids)
-        if targets is not None:
-            _bind_input(binding, "targets", targets)
+        bound = self._bound[graph.file]
+        for name, array in (("input_ids", ids), ("targets", targets)):
+            if array is not None:
+                _stage(bound, binding, name, array)
         for spec, array in zip(self.info.head(head).outputs, outputs, strict=True):
-            _bind_output(binding, spec.name, array)
+            _bind_once(bound, binding, spec.name, array)
         if first:
             self._run_checked(graph, session, binding)
         else:
@@ -214,7 +217,7 @@ class OnnxRuntimeRing(RingStreams):
     def _bind(self, graph: GraphSpec) -> tuple[ort.InferenceSession, ort.IOBinding]:
         """Bind everything that has the same place in every call of a graph."""
         session = self.model.session(graph, self.batch_size, self.buffer.shape[3])
-        binding = session.io_binding()
+        binding, self._bound[graph.file] = session.io_binding(), {}
         for name, array in (
             (POSITIONS, self.ring.positions),
             ("visible_from", self._visible_from),
@@ -338,6 +341,22 @@ class OnnxRuntimeStreams(Streams):
     def memory(self, stream: int) -> list[Arrays]:
         """Per layer the rows that count, oldest first."""
         return rows_of(self.model.info, self.model.states, self._slots[self._now], stream)
+
+
+def _stage(bound: dict[str, Any], binding: ort.IOBinding, name: str, array: np.ndarray) -> None:
+    """Copy tokens to an array that stays bound: binding costs more than copying a few."""
+    if name not in bound:
+        bound[name] = np.empty_like(array)
+        _bind_input(binding, name, bound[name])
+    np.copyto(bound[name], array)
+
+
+def _bind_once(bound: dict[str, Any], binding: ort.IOBinding, name: str, array: np.ndarray) -> None:
+    """Bind an answer unless its very place is bound, as where a caller gives one buffer for all."""
+    place = (array.__array_interface__["data"][0], array.shape)
+    if bound.get(name) != place:
+        _bind_output(binding, name, array)
+        bound[name] = place
 
 
 def _bind_input(binding: ort.IOBinding, name: str, array: np.ndarray) -> None:

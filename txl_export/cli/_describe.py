@@ -121,7 +121,7 @@ def _ring(m: Manifest) -> dict[str, int] | None:
 def _model(
     config: ModelConfig, dialect: Dialect, mem_lens: Iterable[int], own: Manifest | None = None
 ) -> dict[str, Any]:
-    """Architecture, dialect, parameters, and costs of a token at several M, by a bundle's rows in its own layout."""
+    """Architecture, dialect, parameters, and the costs of a token at several M; a bundle's rows in its layout."""
     return {
         "model": config.to_dict(),
         "dialect": dialect.to_dict(),

@@ -206,12 +206,13 @@ class Session:
 
     def _tokens(self, array: np.ndarray, what: str, counts: np.ndarray) -> np.ndarray:
         """Check integers [B, n], of which each stream reads `counts`, and make them tokens, int64."""
-        if (counts < array.shape[1]).any():
+        if counts.min() < array.shape[1]:
             array = np.where(np.arange(array.shape[1]) < counts[:, None], array, 0)
-        low, high, size = array.min(), array.max(), self.info.config.vocab_size
-        if low < 0 or high >= size:
+        size, tokens = self.info.config.vocab_size, array.astype(np.int64)  # a copy: `out` may lie over the caller's
+        if (tokens.view(np.uint64) >= size).any():  # a negative number is a large one there
+            low, high = array.min(), array.max()
             raise InputError(f"{what} hold {low if low < 0 else high}, expected tokens from 0 to {size - 1}")
-        return array.astype(np.int64)  # a copy: `out` may lie over the caller's tokens
+        return tokens
 
     def text(self, ids: object) -> np.ndarray:
         """Check the tokens of one long stream, int64 [n]; raises InputError unless there are two or more."""
