@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from txl_export.config import ModelConfig
 from txl_export.errors import ConfigError
-from txl_export.precision import itemsize
+from txl_export.number_types import itemsize
 
 
 @dataclass(frozen=True)

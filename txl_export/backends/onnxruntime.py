@@ -18,6 +18,7 @@ from txl_export.backends.base import Arrays, LoadedModel, Streams, bundle_info, 
 from txl_export.bundle import Bundle, GraphSpec
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.errors import BundleError, InputError, missing_extra
+from txl_export.number_types import PRECISIONS
 from txl_export.room import require_room, the_memory
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class OnnxRuntimeModel(LoadedModel):
         self._lock = threading.Lock()
         self._graphs = {(g.head, g.segment): g for g in m.graphs}
         self.info = bundle_info(bundle, segment_len)
-        self.notes = () if m.precision == "fp32" else (HALF_IN_FLOAT,)
+        self.notes = () if PRECISIONS[m.precision].dtype == "float32" else (HALF_IN_FLOAT,)
 
     def streams(self, batch_size: int) -> Streams:
         """Memory for `batch_size` streams, at their start."""
@@ -99,8 +100,9 @@ class OnnxRuntimeModel(LoadedModel):
 
         ONNX Runtime packs weights for products of several rows: a copy of the model for each session. A product of
         one row reads every weight once, packed or not, so those of one token of one stream share the mapped file.
+        But weights of few bits it multiplies as they are only when packed, else it makes them fp32 at every call.
         """
-        packed = batch_size * graph.segment.hi > 1
+        packed = batch_size * graph.segment.hi > 1 or self.bundle.manifest.policy.weights_only
         with self._lock:
             if (graph.file, packed) not in self._sessions:
                 self._sessions[graph.file, packed] = self._load(graph, packed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from txl_export.bundle import Manifest
-from txl_export.graphs.heads import Head
+from txl_export.graphs.heads import Head, logits_of
 from txl_export.graphs.layouts import LAYERS
 from txl_export.graphs.pieces import Attention, Embedding, FeedForward, visibility
 from txl_export.graphs.typed import Types
@@ -67,7 +67,8 @@ class SegmentGraph(nn.Module):
             attention = Attention(own, layer.attention, *model.biases(n), config, M, manifest.longest)
             layout = LAYERS[manifest.layout](layer.attention, attention)
             self.layers.append(GraphLayer(own, layout, FeedForward(own, layer.feed_forward)))
-        heads = {h: Head(types, h, model.softmax, model.embedding, manifest.top_k) for h in manifest.heads}
+        logits = logits_of(types, model.softmax, model.embedding)
+        heads = {h: Head(h, logits, model.softmax, manifest.top_k) for h in manifest.heads}
         self.heads = nn.ModuleDict(heads)
         self.requires_grad_(False).eval()
 

@@ -20,6 +20,7 @@ class Embedding(Product):
         """Take the reference's tables and projections."""
         super().__init__(types, "embedding")
         self.reference, self.residual = in_type(reference, self.dtype), types("residual")
+        self.projs = nn.ModuleList(Linear(types, "embedding", proj) for proj in reference.projs)
 
     def forward(self, ids: Tensor) -> Tensor:  # type: ignore[override]
         """int64 [B, L] -> [B, L, d_model], in the type of the residual stream."""
@@ -28,7 +29,7 @@ class Embedding(Product):
         for i, table in enumerate(r.tables):
             start, end = r.ends[i : i + 2]
             rows = F.embedding((ids - start).clamp(0, end - start - 1), table)
-            rows = F.linear(rows, r.projs[i]) if r.config.has_projs else rows
+            rows = self.projs[i](rows) if r.config.has_projs else rows
             out = rows if out is None else torch.where((ids >= start)[..., None], rows, out)
         assert out is not None
         return cast(out, self.residual) * r.config.d_model**0.5
