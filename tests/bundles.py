@@ -19,6 +19,7 @@ from tests.helpers import random_checkpoint, tiny_config
 from txl_export.bundle import MANIFEST, Bundle
 from txl_export.checkpoints import Checkpoint
 from txl_export.config import Dialect, ModelConfig
+from txl_export.precision import PrecisionPolicy
 from txl_export.runtime import Engine
 
 STD = 0.3  # attention far from uniform, so that one wrong key shows
@@ -93,7 +94,10 @@ ExportFixture = Callable[..., Exported]
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> ExportFixture:
-    """exported(model, layout, segment_lens, head, precision): the bundle, made now or taken from another test's."""
+    """exported(model, layout, segment_lens, head, precision): the bundle, made now or taken from another test's.
+
+    With calibrated=False everything is in the precision that can be.
+    """
     own = tmp_path_factory.getbasetemp()
     root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "bundles"
     root.mkdir(exist_ok=True)
@@ -105,15 +109,18 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> ExportFixture:
         segment_lens: tuple[int | str, ...] = ("1-64",),
         head: str | tuple[str, ...] = "log_probs",
         precision: str = "fp32",
+        calibrated: bool = True,
     ) -> Exported:
         from txl_export import export
 
         heads = [head] if isinstance(head, str) else head
-        folder = root / "_".join([name, layout, *map(str, segment_lens), *heads, precision]).replace("@", "")
+        words = [name, layout, *map(str, segment_lens), *heads, precision, *([] if calibrated else ["everywhere"])]
+        folder = root / "_".join(words).replace("@", "")
         with FileLock(f"{folder}.lock"):
             if not (folder / MANIFEST).is_file():
                 checkpoint = checkpoint_of(name)
-                export(checkpoint, folder, segment_lens=segment_lens, layout=layout, head=head, precision=precision)
+                policy = {"precision": precision} if calibrated else {"calibration": PrecisionPolicy(precision)}
+                export(checkpoint, folder, segment_lens=segment_lens, layout=layout, head=head, **policy)
         return Exported(folder, checkpoint_of(name))
 
     return get

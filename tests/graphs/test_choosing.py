@@ -12,23 +12,32 @@ import torch
 from tests.bundles import checkpoint_of
 from tests.graphs.test_few_bits import exact
 from tests.helpers import random_ids
-from txl_export import Bundle, export
+from txl_export.bundle import GraphSpec, Manifest
 from txl_export.checkpoints import Checkpoint
 from txl_export.graphs import choosing
-from txl_export.graphs.choosing import BUDGET, choose_by_perplexity
+from txl_export.graphs.choosing import BUDGET, choose_by_perplexity, choose_policy
 from txl_export.graphs.stored import InBlocks
 from txl_export.number_types import FORMATS
 from txl_export.precision import PrecisionPolicy
+from txl_export.reference import TransformerXL
+from txl_export.segments import SegmentRange
 from txl_export.tokens import Tokens
 
 SHARE = BUDGET / 5  # W_qkv, W_o, W_1, W_2 and logits: the models here have no projections
 Choose = Callable[..., PrecisionPolicy]
 
 
+def planned(checkpoint: Checkpoint) -> Manifest:
+    """Of a bundle of int8 to be."""
+    graph = GraphSpec("", SegmentRange(1, 8), "log_probs")
+    c = checkpoint.config
+    return Manifest(c, checkpoint.dialect, "hidden", PrecisionPolicy("int8"), c.mem_len, 8, 5, 4096, (graph,))
+
+
 @pytest.fixture
-def choose(exported, monkeypatch: pytest.MonkeyPatch) -> Choose:
-    """choose(name=nats, ...): the policy where rounding adds so many nats per token, by name or kind and layer."""
-    manifest = Bundle.open(exported("paper", "kv").path).manifest
+def choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
+    """choose({name: nats}): the policy where rounding adds so many nats per token."""
+    manifest = planned(checkpoint_of("paper"))
     tokens = Tokens(random_ids(manifest.config, 4, 50), "a text", True)
 
     def call(cost: dict[str, float], joint: float = 0.0) -> PrecisionPolicy:
@@ -43,9 +52,8 @@ def choose(exported, monkeypatch: pytest.MonkeyPatch) -> Choose:
 
         monkeypatch.setattr(choosing, "SegmentGraph", lambda model, m: None)
         monkeypatch.setattr(choosing, "_nats", nats)
-        asked = dataclasses.replace(manifest, policy=PrecisionPolicy("int8"))
         progress: list[tuple[int, int]] = []
-        policy = choose_by_perplexity(None, asked, tokens, lambda *step: progress.append(step))  # type: ignore[arg-type]
+        policy = choose_by_perplexity(None, manifest, tokens, lambda *step: progress.append(step))  # type: ignore[arg-type]
         assert [done for done, _ in progress] == list(range(1, len(runs) + 1))
         assert all(done <= of for done, of in progress) and progress[-1][0] == progress[-1][1]
         return policy
@@ -109,7 +117,7 @@ def representable(checkpoint: Checkpoint) -> Checkpoint:
     return dataclasses.replace(checkpoint, weights={n: rounded(n, w) for n, w in checkpoint.weights.items()})
 
 
-def test_a_weight_that_rounding_destroys_is_found(monkeypatch, tmp_path):
+def test_a_weight_that_rounding_destroys_is_found(monkeypatch: pytest.MonkeyPatch):
     """Unit 0 of a feed-forward layer is dead, and its weights so large that all others round to nothing."""
     exact(monkeypatch)
     checkpoint = representable(checkpoint_of("paper"))
@@ -119,14 +127,7 @@ def test_a_weight_that_rounding_destroys_is_found(monkeypatch, tmp_path):
         weights[ff + name] = weights[ff + name].copy()
         weights[ff + name][index] = value
     broken = dataclasses.replace(checkpoint, weights=weights)
-    bundle = export(
-        broken,
-        tmp_path / "bundle",
-        segment_lens=(8,),
-        cover=False,
-        precision="int8",
-        calibration=random_ids(checkpoint.config, 8, 200),
-    )
-    policy = bundle.manifest.policy
+    tokens = Tokens(random_ids(checkpoint.config, 8, 100), "ids", True)
+    policy = choose_policy(TransformerXL.from_checkpoint(broken), planned(broken), tokens)
     assert policy.in_fp32() == ["layers.1.W_2"]
-    assert policy.calibration.startswith("ids, 8 streams of 88 tokens: ")
+    assert policy.calibration.startswith("ids, 8 streams of 100 tokens: with all of them perplexity changes by ")
