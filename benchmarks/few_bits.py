@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import txl_export
-from benchmarks.half import CALIBRATION, SEGMENT_LEN, SEGMENTS, TEXT, Row, compared, table
+from benchmarks.half import CALIBRATION, SEGMENT_LEN, TEXT, Row, compared, table
 from benchmarks.shapes import ROOT, open_shape
 from txl_export.benchmarking import machine
 from txl_export.bundle import WEIGHTS
@@ -32,7 +32,7 @@ from txl_export.precision import PrecisionPolicy
 from txl_export.units import si
 
 SHAPE = "stdlib-bytes"
-BITS, BLOCKS, SCORED = (8, 4), (32, 64, 128, 256), 100
+BITS, BLOCKS, SEGMENTS = (8, 4), (16, 32, 64, 128, 256), 100
 TARGET = ROOT / "benchmarks" / "INT8.md"
 
 
@@ -73,14 +73,18 @@ def _read(module: Any) -> bytes:
 
 
 def _formats(checkpoint: Checkpoint) -> Iterator[Row]:
-    """All weights rounded in several ways: how far they move, and what that does to a text."""
+    """All weights rounded in several ways: how far they move by each rule, and what the one used does to a text."""
     exact = _nats(checkpoint)
-    for bits, block, (rule, rounded) in itertools.product(BITS, BLOCKS, RULES.items()):
-        click.echo(f"rounding to {bits} bits by {block}, {rule}", err=True)
-        form = WeightFormat(bits, block, 1)
-        weights = {n: rounded(w, form) if _is_product(n, w) else w for n, w in checkpoint.weights.items()}
-        nats = _nats(dataclasses.replace(checkpoint, weights=weights))
-        yield str(bits), str(block), rule, _error(checkpoint, weights), f"{100 * (np.exp(nats - exact) - 1):+.4f} %"
+    for bits, block in itertools.product(BITS, BLOCKS):
+        click.echo(f"rounding to {bits} bits by {block}", err=True)
+        rounded = [_rounded(checkpoint, rule, WeightFormat(bits, block, 1)) for rule in RULES.values()]
+        moved = _nats(dataclasses.replace(checkpoint, weights=rounded[0])) - exact
+        errors = (_error(checkpoint, weights) for weights in rounded)
+        yield str(bits), str(block), *errors, f"{100 * np.expm1(moved):+.4f} %"
+
+
+def _rounded(checkpoint: Checkpoint, rule: Rule, form: WeightFormat) -> dict[str, np.ndarray]:
+    return {n: rule(w, form) if _is_product(n, w) else w for n, w in checkpoint.weights.items()}
 
 
 def _is_product(name: str, weight: np.ndarray) -> bool:
@@ -98,8 +102,11 @@ def _error(checkpoint: Checkpoint, weights: dict[str, np.ndarray]) -> str:
 def _nats(checkpoint: Checkpoint) -> float:
     engine = txl_export.Engine.load(checkpoint, backend="eager", segment_len=SEGMENT_LEN)
     assert checkpoint.vocab is not None
-    ids = checkpoint.vocab.encode(_read(TEXT))[: SCORED * SEGMENT_LEN + 1]
+    ids = checkpoint.vocab.encode(_read(TEXT))[: SEGMENTS * SEGMENT_LEN + 1]
     return engine.score(ids)
+
+
+Rule = Callable[[np.ndarray, WeightFormat], np.ndarray]
 
 
 def _shipped(weight: np.ndarray, form: WeightFormat) -> np.ndarray:
@@ -137,21 +144,18 @@ def _by_block(weight: np.ndarray, form: WeightFormat, rounded: Callable[[Tensor]
     return found
 
 
-RULES: dict[str, Callable[[np.ndarray, WeightFormat], np.ndarray]] = {
-    "scale, farthest number exact": _shipped,
-    "scale, even": _even,
-    "scale and offset": _offset,
-}
+# The first is used.
+RULES: dict[str, Rule] = {"farthest exact": _shipped, "even": _even, "with offset": _offset}
 NUMBERS = (
     "policy", "perplexity", "in fp32", "apart", "same best token", "largest error, nats", "drift", "weights.bin",
     "products in fp32",
 )  # fmt: skip
-ERRORS = ("bits", "numbers per scale", "rule", "error of weights", "perplexity")
+ERRORS = ("bits", "numbers per scale", *(f"error, {rule}" for rule in RULES), f"perplexity, {next(iter(RULES))}")
 
 
 def _page(numbers: Iterable[Row], reasons: Iterable[str], formats: Iterable[Row]) -> str:
     about = machine.describe()
-    used = ", ".join(f"{name} {f.block}" for name, f in FORMATS.items())
+    used = ", ".join(f"in {name} {f.block}" for name, f in FORMATS.items())
     return f"""# Weights of few bits
 
 Made by
@@ -176,9 +180,11 @@ What was chosen:
 
 ## How they are stored
 
-Weights of the layers' products rounded in several ways, {SCORED} segments of the same text read by the reference with
-them. Up to so many numbers of a row share a scale: fewer where a row then takes fewer bytes. Used are, numbers per
-scale: {used}, the farthest number exact. An offset is a further tensor to read for each block.
+Weights of the layers' products rounded in several ways: how far they move (root mean square, as a share of that of the
+weights), and what that does to the perplexity of the same text in the reference, operands as they are. Up to so many
+numbers of a row share a scale, fewer where a row then takes fewer bytes. Rules: the farthest number of a block is exact
+and stands for the lowest whole number; as many steps below zero as above it; steps from a block's lowest to its highest
+number, which takes an offset for each block, a further tensor to read. Used are {used} numbers per scale.
 
 {table(ERRORS, formats)}
 """

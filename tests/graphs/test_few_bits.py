@@ -81,7 +81,7 @@ def test_as_many_numbers_share_a_scale_as_take_the_fewest_bytes():
 
 def operator(stored: InBlocks, kept: dict[str, torch.Tensor], bias: torch.Tensor | None) -> Callable[..., np.ndarray]:
     """ONNX Runtime's, with these weights."""
-    n_out, blocks, nbytes = kept["codes"].shape
+    n_out, _, nbytes = kept["codes"].shape
     weights = kept | ({} if bias is None else {"bias": bias})
     names = ["x", "codes", "scales"] + ([] if bias is None else ["", "", "bias"])
     block, f = nbytes * 8 // stored.format.bits, stored.format
