@@ -31,7 +31,17 @@ def planned(checkpoint: Checkpoint) -> Manifest:
     """Of a bundle of int8 to be."""
     graph = GraphSpec("", SegmentRange(1, 8), "log_probs")
     c = checkpoint.config
-    return Manifest(c, checkpoint.dialect, "hidden", PrecisionPolicy("int8"), c.mem_len, 8, 5, 4096, (graph,))
+    return Manifest(
+        config=c,
+        dialect=checkpoint.dialect,
+        layout="hidden",
+        policy=PrecisionPolicy("int8"),
+        mem_len=c.mem_len,
+        segment_len=8,
+        top_k=5,
+        max_batch=4096,
+        graphs=(graph,),
+    )
 
 
 @pytest.fixture

@@ -56,15 +56,9 @@ def test_a_wrong_weight_is_told_from_the_rounding_of_few_bits(exported, tmp_path
     ids = random_ids(made.config, 1, 300, seed=1)
     assert verify(made.path, made.checkpoint, ids=ids, segments=20, bisect=True).bisect.lost is False
     finder = Finder(made.path)
-    name = finder.weight("layers.1", [24, 1, 16])  # the codes of W_1
-    bad = planted(made.path, tmp_path / "bad", finder.edit(name, flipped))
+    name = finder.weight("layers.1", [24, 1, 16])  # the whole numbers of W_1
+    bad = planted(made.path, tmp_path / "bad", finder.edit(name, lambda codes: codes[::-1]))
     found = verify(bad, made.checkpoint, ids=ids, segments=20, bisect=True).bisect
     assert (found.cause.name, found.part, found.place.module) == ("wrong weights", "layers.1", "layers.1.feed_forward")
-    assert found.place.node == finder.user(name)
-    assert found.others == ()
-
-
-def flipped(codes: np.ndarray) -> np.ndarray:
-    """Two rows of another sign."""
-    codes[3:5] = 0 - codes[3:5]
-    return codes
+    assert (found.place.node, found.cause.constant) == (finder.user(name), name)
+    assert found.others == ()  # operands that are rounded are no fault
