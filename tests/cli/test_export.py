@@ -87,7 +87,7 @@ def test_few_bits_say_what_they_are_for_and_how_they_were_chosen(
     result = run("export", checkpoint, "-o", out, *options)
     assert result.exit_code == 0, result.output
     told = result.stdout.splitlines()
-    assert "layout kv, int8" in result.stdout
+    assert ", int8, " in result.stdout
     assert any(line.startswith("int8, chosen on text, 4 streams of ") for line in told)
     assert "fp32: W_1 of layers 0, 1: overridden" in told
     assert told[-1] == f"next: txl-export verify {out} --text FILE"
