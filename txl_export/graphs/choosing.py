@@ -99,7 +99,7 @@ class _Trials:
 
     def __init__(self, model: TransformerXL, manifest: Manifest, tokens: Tokens, progress: Progress | None) -> None:
         # Numbers do not depend on the layout, and this one computes the least.
-        graph = GraphSpec("", SegmentRange(1, manifest.longest), "target")
+        graph = GraphSpec("", SegmentRange(1, manifest.segment_len), "target")
         self._manifest = dataclasses.replace(manifest, layout="kv", graphs=(graph,))
         self._model, self._ids = model, tokens.ids
         self._reasons: dict[str, str] = {}
