@@ -174,9 +174,9 @@ rows that the embedding looks up are fp32 in all of them.
 
 {table(NUMBERS, numbers)}
 
-`verify` allows 0.5 % of perplexity and 2 % of best tokens. int8 is far within both with every product, so nothing has to
-stay in fp32. int4 is not: everywhere it exceeds both, and with what stays in fp32 it is larger than int8 and still exceeds
-the second. For a model of this size it does not pay; a larger one may tell otherwise, which `verify --text` shows.
+`verify` allows 0.5 % of perplexity and 2 % of best tokens. int8 is far within both with every product, so nothing has
+to stay in fp32. int4 is not: everywhere it exceeds both, and with what stays in fp32 it is larger than int8 and still
+exceeds the second. For a model of this size it does not pay; a larger one may tell otherwise, as `verify --text` shows.
 
 What was chosen:
 
