@@ -22,7 +22,8 @@ from benchmarks.shapes import ROOT, make_checkpoint, open_shape
 from txl_export.benchmarking import machine
 from txl_export.bundle import WEIGHTS
 from txl_export.files import write_atomic
-from txl_export.precision import PRECISIONS, PrecisionPolicy
+from txl_export.number_types import TYPES
+from txl_export.precision import PrecisionPolicy
 from txl_export.units import si
 from txl_export.verification import Report
 
@@ -58,7 +59,7 @@ def _numbers(work: Path) -> Iterator[Row]:
             checkpoint, work / name, layout=LAYOUT, segment_lens=(SEGMENT_LEN,), cover=False, **_policy(name)
         )
         report = txl_export.verify(bundle, checkpoint, text=text, segments=SEGMENTS, backend="typed")
-        yield (name, *_compared(report), str(len(bundle.manifest.policy.in_fp32())))
+        yield (name, *compared(report), str(len(bundle.manifest.policy.in_fp32())))
 
 
 def _policy(name: str) -> dict[str, Any]:
@@ -68,7 +69,8 @@ def _policy(name: str) -> dict[str, Any]:
     return {"precision": precision, "calibration": Path(str(CALIBRATION.__file__)).read_bytes()}
 
 
-def _compared(report: Report) -> Row:
+def compared(report: Report) -> Row:
+    """Perplexities, how far they and the best tokens are apart, the largest error, and whether errors grow."""
     found, reference = report.perplexities or (float("nan"), float("nan"))
     apart, best = report.perplexity_difference or 0.0, report.top1 or 0.0
     drift = {True: "grows", False: "none", None: "too short"}[report.trend.drifts]
@@ -89,7 +91,7 @@ def _engines(work: Path) -> Iterator[Row]:
         if name != "stdlib-bytes":
             make_checkpoint(shape)
         checkpoint = txl_export.load_checkpoint(shape.checkpoint)
-        for precision in PRECISIONS:
+        for precision in TYPES:
             click.echo(f"building {name} in {precision}", err=True)
             out = work / f"{name}.{precision}"
             bundle = txl_export.export(

@@ -127,7 +127,8 @@ ExportFixture = Callable[..., Exported]
 def exported(tmp_path_factory: pytest.TempPathFactory) -> ExportFixture:
     """exported(model, layout, segment_lens, head, precision, ...): the bundle, made now or taken from another test's.
 
-    More names are numbers that `export` takes: segment_len, rewind, mem_len.
+    With calibrated=False everything is in the precision that can be. More names are numbers that `export` takes:
+    segment_len, rewind, mem_len.
     """
     own = tmp_path_factory.getbasetemp()
     root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "bundles"
@@ -140,18 +141,19 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> ExportFixture:
         segment_lens: tuple[int | str, ...] = ("1-64",),
         head: str | tuple[str, ...] = "log_probs",
         precision: str = "fp32",
+        calibrated: bool = True,
         **more: int,
     ) -> Exported:
         from txl_export import export
 
         heads = [head] if isinstance(head, str) else head
         parts = [name, layout, *map(str, segment_lens), *heads, precision, *(f"{k}{n}" for k, n in more.items())]
-        folder = root / "_".join(parts).replace("@", "")
+        folder = root / "_".join(parts + ["everywhere"] * (not calibrated)).replace("@", "")
         with FileLock(f"{folder}.lock"):
             if not (folder / MANIFEST).is_file():
                 checkpoint = checkpoint_of(name)
-                asked = {"segment_lens": segment_lens, "layout": layout, "head": head, "precision": precision}
-                export(checkpoint, folder, **asked, **more)
+                policy = {"precision": precision} if calibrated else {"calibration": PrecisionPolicy(precision)}
+                export(checkpoint, folder, segment_lens=segment_lens, layout=layout, head=head, **policy, **more)
         return Exported(folder, checkpoint_of(name))
 
     return get

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txl_export.config import ModelConfig
 from txl_export.cost import body_parameters, call_cost, export_bytes, position_rows, token_cost
+from txl_export.precision import Choice, PrecisionPolicy
 from txl_export.weights import count_parameters
 
 # Widths that share no factor by accident: h = n_head * d_head = 6.
@@ -154,3 +155,14 @@ def test_every_weight_of_an_adaptive_softmax_is_read_once():
     heads = 6
     expected = count_parameters(ADAPTIVE) - 3 * heads * 4 + 3 * 10 * heads
     assert call_cost(ADAPTIVE, 9).weight_bytes == 4 * expected
+
+
+def test_weights_are_read_in_the_precision_they_are_stored_in():
+    wide = ModelConfig(vocab_size=11, **SHAPE | {"d_model": 100, "d_inner": 410})
+    full = call_cost(wide, 9).weight_bytes
+    few = call_cost(wide, 9, policy=PrecisionPolicy("int8", {"layers.1.W_1": Choice("fp32")})).weight_bytes
+    # Rows of 100 lie in one block of 128 with its scale, rows of 410 in 13 blocks of 32, and rows of 6 in one of 16.
+    saved = 3 * 18 * (400 - 132) + 3 * 100 * (24 - 20) + 2 * 410 * (400 - 132) + 3 * 100 * (1640 - 13 * 36)
+    assert full - few == saved + 11 * (400 - 132)
+    half = call_cost(wide, 9, policy=PrecisionPolicy.uniform("fp16"))
+    assert (2 * half.weight_bytes, 2 * half.memory_bytes) == (full, call_cost(wide, 9).memory_bytes)

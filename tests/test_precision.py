@@ -6,6 +6,7 @@ import pytest
 
 from tests.bundles import one_line
 from txl_export.errors import InputError
+from txl_export.number_types import FORMATS
 from txl_export.precision import Choice, PrecisionPolicy, choose
 
 
@@ -64,3 +65,37 @@ def test_a_policy_survives_json_and_tells_people_what_is_in_fp32():
     assert "fp16, chosen on t; memory fp16, residual fp32" in about
     assert exceptions == ["fp32: W_2 of layers 0, 3: 9e+04 is too large"]
     assert PrecisionPolicy().describe() == []
+
+
+def test_few_bits_are_for_weights_and_leave_all_else_in_fp32():
+    policy = PrecisionPolicy("int8").overridden({"layers.*.W_1": "fp32", "logits": "int8"}, 2)
+    few = ("embedding", "layers.0.W_qkv", "layers.1.W_o", "layers.1.W_2", "logits")
+    assert {policy.of(name) for name in few} == {"int8"}
+    full = ("layers.0.W_1", "layers.0.content", "layers.1.positions", "layers.0.values", "memory", "norm", "residual")
+    assert {policy.of(name) for name in full} == {"fp32"}
+    assert {policy.dtype(name) for name in (*few, *full)} == {"float32"}
+    assert [policy.format(name) for name in ("logits", "layers.0.W_1", "memory")] == [FORMATS["int8"], None, None]
+    assert PrecisionPolicy.uniform("int4") == PrecisionPolicy("int4")
+    assert PrecisionPolicy.from_dict(json.loads(json.dumps(policy.to_dict()))) == policy
+    assert policy.describe() == [
+        "int8, not calibrated; weights only, all else fp32",
+        "fp32: W_1 of layers 0, 1: overridden",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "says"),
+    [
+        (
+            {"layers.*.content": "int8"},
+            "only weights of the model have (embedding, W_qkv, W_o, W_1, W_2, logits): use fp32",
+        ),
+        ({"memory": "int8"}, "memory cannot be in 'int8'"),
+        ({"memory": "fp16"}, "memory cannot be in 'fp16' in a bundle of int8"),
+        ({"logits": "int4"}, "logits cannot be in 'int4' in a bundle of int8: use fp32 or int8"),
+    ],
+)
+def test_what_cannot_be_in_few_bits_is_one_line(tensors, says):
+    with pytest.raises(InputError) as e:
+        PrecisionPolicy("int8").overridden(tensors, n_layer=2)
+    assert says in one_line(e.value)

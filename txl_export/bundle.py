@@ -97,7 +97,7 @@ class Manifest:
 
     @property
     def precision(self) -> str:
-        """The precision of the products: "fp32", "fp16" or "bf16"."""
+        """The precision of the products, or of their weights: a key of `txl_export.number_types.PRECISIONS`."""
         return self.policy.precision
 
     @property

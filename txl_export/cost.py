@@ -1,6 +1,6 @@
 """What a call costs at least: multiplications and bytes, by arithmetic rather than by a clock.
 
-A call reads L tokens of each of B streams whose memories hold M tokens, in float32. Query i of a stream sees
+A call reads L tokens of each of B streams whose memories hold M tokens. Query i of a stream sees
 K_i = M + i + 1 keys (i from 0), or the window's where that is shorter. With h = n_head * d_head, the matrix
 products of a layer are, for each stream,
 
@@ -19,7 +19,7 @@ softmaxes, biases and residuals are left out, being smaller by a factor of d_mod
 
 Bytes are what must be read at least: every weight once, however many streams share it; the constant position
 tables (in place of W_kR) once; each stream's keys and values once. Of embedding tables that the softmax does
-not read, only the tokens' rows.
+not read, only the tokens' rows. All are as large as the precision of their products makes them, float32 unless told.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ from dataclasses import dataclass
 
 from txl_export.config import ModelConfig
 from txl_export.layouts import DEFAULT_LAYOUT, LAYOUTS, layout_of, memory_bytes
+from txl_export.number_types import PRECISIONS, itemsize
+from txl_export.precision import MEMORY, PrecisionPolicy
 from txl_export.weights import count_parameters, table_sizes, weight_shapes
 
 FLOAT = 4  # bytes of a float32
 LAYER_BYTES = 15_000  # of an ONNX file beside its weights, per layer: nodes and names
 
+FULL = PrecisionPolicy()
 COSTED_LAYOUTS = tuple(reversed(LAYOUTS))
 
 
@@ -69,6 +72,7 @@ def call_cost(
     batch_size: int = 1,
     head: str = "log_probs",
     window: int | None = None,
+    policy: PrecisionPolicy = FULL,
 ) -> CallCost:
     """What a call with full memories costs at least, where keys and values are remembered.
 
@@ -79,6 +83,7 @@ def call_cost(
         batch_size: streams B.
         head: what the call returns, as in `txl_export.heads`.
         window: keys that a query sees at most, as `Dialect.window` gives it; None for all.
+        policy: what weights, position tables and memory are stored in.
     """
     c, heads = config, config.n_head * config.d_head
     kind, _, last = head.partition("@")
@@ -104,9 +109,10 @@ def call_cost(
         "softmax": batch_size * len(asked) * _softmax_macs(c, kind),
     }
     flops = {part: 2 * n for part, n in macs.items()}
-    weights = _weights_read(c, kind, batch_size * segment_len)
-    tables = c.n_layer * heads * position_rows(c, mem_len, segment_len)
-    return CallCost(flops, FLOAT * (weights + tables), batch_size * memory_bytes("kv", c, mem_len))
+    rows = heads * position_rows(c, mem_len, segment_len)
+    tables = sum(rows * itemsize(policy.dtype(f"layers.{n}.positions")) for n in range(c.n_layer))
+    weights = _weight_bytes(c, kind, batch_size * segment_len, policy)
+    return CallCost(flops, weights + tables, batch_size * memory_bytes("kv", c, mem_len, policy.dtype(MEMORY)))
 
 
 def token_cost(config: ModelConfig, mem_len: int, layout: str, rows: int | None = None) -> CallCost:
@@ -176,16 +182,38 @@ def _softmax_macs(config: ModelConfig, kind: str) -> int:
     return macs
 
 
-def _weights_read(config: ModelConfig, kind: str, tokens: int) -> int:
-    """Numbers, without position tables and what they replace."""
-    shapes, sizes = weight_shapes(config), table_sizes(config)
-    softmax = _softmax_names(config, kind)
+def _weight_bytes(config: ModelConfig, kind: str, tokens: int, policy: PrecisionPolicy) -> int:
+    """Of what is read, without position tables and what they replace."""
+    shapes, softmax = weight_shapes(config), _softmax_names(config, kind)
     rows = 0 if any(n.startswith("embedding.tables.") for n in softmax) else min(tokens, config.vocab_size)
-    total = rows * min(width for _, width in sizes)
+    looked_up = rows * min(width for _, width in table_sizes(config)) * itemsize(policy.dtype("embedding"))
+    read = dict(softmax)
     for name, shape in shapes.items():
-        outside = name.startswith(("embedding.tables.", "softmax.")) or name.endswith(".W_kR")
-        total += 0 if outside else math.prod(shape)
-    return total + sum(softmax.values())
+        if not name.startswith(("embedding.tables.", "softmax.")) and not name.endswith(".W_kR"):
+            read[name] = math.prod(shape)
+    return round(looked_up + sum(n * _bytes_each(name, shapes[name], policy) for name, n in read.items()))
+
+
+def _bytes_each(name: str, shape: tuple[int, ...], policy: PrecisionPolicy) -> float:
+    """Bytes of a number of a tensor: as many as its product's precision has, but few bits are for matrices alone."""
+    product = _product(name)
+    stored = PRECISIONS[policy.of(product)]
+    return stored.bytes_per_weight(shape[-1]) if len(shape) > 1 else itemsize(stored.dtype)
+
+
+def _product(name: str) -> str:
+    """The product that takes a tensor: `txl_export.precision` has the names."""
+    first, _, rest = name.partition(".")
+    last = name.rpartition(".")[2]
+    if first != "layers":
+        return "logits" if first == "softmax" or ".tables." in name else "embedding" if "." in name else "norm"
+    return f"layers.{rest.partition('.')[0]}.{_PRODUCTS[last]}" if last in _PRODUCTS else "norm"
+
+
+_PRODUCTS = {
+    "W_q": "W_qkv", "W_kE": "W_qkv", "W_v": "W_qkv", "u": "content", "v": "positions",
+    "W_o": "W_o", "W_1": "W_1", "b_1": "W_1", "W_2": "W_2", "b_2": "W_2",
+}  # fmt: skip
 
 
 def _softmax_names(config: ModelConfig, kind: str) -> dict[str, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from txl_export.config import ModelConfig
 from txl_export.errors import ConfigError, InputError
-from txl_export.precision import itemsize
+from txl_export.number_types import itemsize
 from txl_export.segments import SegmentRange, covering, parse_segments
 
 

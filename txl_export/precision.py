@@ -12,6 +12,9 @@ A graph's products have names, the same in every layout:
 
 four more names stand for what joins them, in fp32 unless overridden: `residual` (the stream between layers), `norm`
 (LayerNorm), `softmax` (scores, mask and attention weights) and `log_softmax`; and `memory` for the memory tensors.
+
+A precision is a number type that a product computes in (`txl_export.number_types.TYPES`), or a format of few bits that
+its weights are stored in (`FORMATS`) while all else is fp32: only products with weights of the model have the latter.
 """
 
 from __future__ import annotations
@@ -24,52 +27,18 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from txl_export.errors import InputError
+from txl_export.number_types import FORMATS, PRECISIONS, TYPES, WeightFormat
 
-
-@dataclass(frozen=True)
-class NumberType:
-    """A floating-point type.
-
-    Attributes:
-        dtype: numpy's name of it (bfloat16 is not numpy's own).
-        bytes: per number.
-        largest: the largest finite number.
-        mantissa: bits after the leading one.
-        resolution: what rounding may move a score or logit by, in nats. Operands are rounded too, so a type of
-            fewer bits is allowed more: keeping the product alone in fp32 would not buy back what they lost.
-    """
-
-    dtype: str
-    bytes: int
-    largest: float
-    mantissa: int
-    resolution: float
-
-    def half_unit(self, x: float) -> float:
-        """How far rounding moves a number of the size of x at most: half a unit in the last place."""
-        return 2.0 ** (math.floor(math.log2(x)) - self.mantissa - 1) if 0 < x < math.inf else 0.0
-
-
-# One line per precision. The largest of each as IEEE 754 and the bfloat16 format define them.
-TYPES = {
-    "fp32": NumberType("float32", 4, 3.4028234663852886e38, 23, 1 / 64),
-    "fp16": NumberType("float16", 2, 65504.0, 10, 1 / 64),
-    "bf16": NumberType("bfloat16", 2, 3.3895313892515355e38, 7, 1 / 8),
-}
-PRECISIONS = tuple(TYPES)
 JOINTS = ("residual", "norm", "softmax", "log_softmax")
 MEMORY = "memory"
 LAYER_PRODUCTS = ("W_qkv", "content", "positions", "values", "W_o", "W_1", "W_2")
+# Products with weights of the model; of the embedding these are the projections, rows of its tables are looked up.
+WEIGHTED = ("embedding", "W_qkv", "W_o", "W_1", "W_2", "logits")
 # Products that go straight into an exponential: an error of x there is a factor of e^x in a probability.
 SCORES = ("content", "positions", "logits")
 
 # A calibration text does not hold the largest value there is: what it shows may grow by this factor.
 HEADROOM = 8.0
-
-
-def itemsize(dtype: str) -> int:
-    """Bytes of a number of one of `TYPES`, by its dtype."""
-    return next(t.bytes for t in TYPES.values() if t.dtype == dtype)
 
 
 def tensor_names(n_layer: int) -> list[str]:
@@ -83,7 +52,7 @@ class Choice:
     """The precision of one name, and why.
 
     Attributes:
-        precision: a key of TYPES.
+        precision: a key of `txl_export.number_types.PRECISIONS`.
         largest: largest magnitude that calibration saw there, operands included; None without calibration.
         result: likewise, of the result alone.
         why: in words.
@@ -104,7 +73,8 @@ class PrecisionPolicy:
     """Which precision each product, joint and the memory of a graph has.
 
     Attributes:
-        precision: of products and of the memory where `choices` does not name them.
+        precision: of products and of the memory where `choices` does not name them; a format of weights is that of
+            products with weights only.
         choices: by name.
         calibration: what was run to choose them, in words; "" where nothing was.
     """
@@ -114,31 +84,45 @@ class PrecisionPolicy:
     calibration: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what does not exist, and two half precisions in one graph; raises InputError."""
-        if self.precision not in TYPES:
-            raise InputError(f"precision {self.precision!r} is not available: use one of {', '.join(TYPES)}")
+        """Refuse what does not exist, and two precisions besides fp32 in one graph; raises InputError."""
+        if self.precision not in PRECISIONS:
+            raise InputError(f"precision {self.precision!r} is not available: use one of {', '.join(PRECISIONS)}")
         for name, choice in self.choices.items():
-            if choice.precision not in ("fp32", self.precision):
-                allowed = " or ".join(dict.fromkeys(("fp32", self.precision)))
+            allowed = dict.fromkeys(p for p in ("fp32", self.precision) if _takes(name, p))
+            if choice.precision not in allowed:
+                why = "" if _takes(name, self.precision) else f", which only weights of the model have ({_weighted()})"
                 raise InputError(
-                    f"{name} cannot be in {choice.precision!r} in a bundle of {self.precision}: use {allowed}"
+                    f"{name} cannot be in {choice.precision!r} in a bundle of {self.precision}{why}: "
+                    f"use {' or '.join(allowed)}"
                 )
 
     @classmethod
     def uniform(cls, precision: str) -> PrecisionPolicy:
-        """Everything in one precision, joints too: for fp32 the usual, for a half precision the naive way."""
-        joints = () if precision == "fp32" else JOINTS
+        """Everything in one precision, joints too: for fp32 the usual, for a half precision the naive way.
+
+        For a format of weights all products that have some.
+        """
+        joints = () if precision == "fp32" or precision in FORMATS else JOINTS
         return cls(precision, {name: Choice(precision, why="uniform") for name in joints})
 
     def of(self, name: str) -> str:
         """The precision of a product, a joint or the memory."""
         if name in self.choices:
             return self.choices[name].precision
-        return "fp32" if name in JOINTS else self.precision
+        return self.precision if name not in JOINTS and _takes(name, self.precision) else "fp32"
 
     def dtype(self, name: str) -> str:
-        """Numpy's name of the type of a product, a joint or the memory."""
-        return TYPES[self.of(name)].dtype
+        """Numpy's name of the type of a product's result, a joint or the memory."""
+        return PRECISIONS[self.of(name)].dtype
+
+    def format(self, name: str) -> WeightFormat | None:
+        """How the weights of a product are stored; None where they are numbers of its type."""
+        return FORMATS.get(self.of(name))
+
+    @property
+    def weights_only(self) -> bool:
+        """Whether it is about how weights are stored, and everything is computed in fp32."""
+        return PRECISIONS[self.precision].weights_only
 
     def overridden(self, overrides: Mapping[str, str], n_layer: int) -> PrecisionPolicy:
         """The same with other precisions for some names.
@@ -167,7 +151,8 @@ class PrecisionPolicy:
             return []
         how = f"chosen on {self.calibration}" if self.calibration else "not calibrated"
         joints = ", ".join(f"{n} {self.of(n)}" for n in (MEMORY, *JOINTS))
-        return [f"{self.precision}, {how}; {joints}", *map(self._exception, _by_kind(self.in_fp32()))]
+        rest = "weights only, all else fp32" if self.weights_only else joints
+        return [f"{self.precision}, {how}; {rest}", *map(self._exception, _by_kind(self.in_fp32()))]
 
     def in_fp32(self) -> list[str]:
         """Names of the products that stay in fp32."""
@@ -216,6 +201,15 @@ def choose(name: str, precision: str, operands: float, result: float) -> Choice:
         why = f"{precision} rounds {result:.3g} by up to {moved:.2g} nats, more than {number.resolution:.2g}"
         return Choice("fp32", _finite(largest), _finite(result), why)
     return Choice(precision, _finite(largest), _finite(result), f"holds {largest:.3g}")
+
+
+def _takes(name: str, precision: str) -> bool:
+    """Whether a name can have a precision at all."""
+    return precision not in FORMATS or name.rpartition(".")[2] in WEIGHTED
+
+
+def _weighted() -> str:
+    return ", ".join(WEIGHTED)
 
 
 def _finite(x: float) -> float | None:

@@ -79,6 +79,22 @@ def test_what_cannot_be_had_is_one_line(run: Run, checkpoint: Path, tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
+def test_few_bits_say_what_they_are_for_and_how_they_were_chosen(
+    run: Run, checkpoint: Path, text: Path, tmp_path: Path
+):
+    out = tmp_path / "out"
+    options = ("--segment-lens", "8", "--precision", "int8", "--calibration", text, "--tensors", "layers.*.W_1=fp32")
+    result = run("export", checkpoint, "-o", out, *options)
+    assert result.exit_code == 0, result.output
+    told = result.stdout.splitlines()
+    assert ", int8, " in result.stdout
+    assert any(line.startswith("int8, chosen on text, 4 streams of ") for line in told)
+    assert "fp32: W_1 of layers 0, 1: overridden" in told
+    assert told[-1] == f"next: txl-export verify {out} --text FILE"
+    said = run("inspect", out).stdout
+    assert "weights only, all else fp32" in said and "int8 here alone changes perplexity by" in " ".join(said.split())
+
+
 def test_a_checkpoint_that_is_not_there(run: Run, tmp_path: Path):
     result = run("export", tmp_path / "none", "-o", tmp_path / "out")
     assert (result.exit_code, result.stderr) == (

@@ -12,7 +12,8 @@ from txl_export.errors import ConfigError, InputError
     "arguments, error, says",
     [
         ({"layout": "paged"}, ConfigError, "hidden, kv"),
-        ({"precision": "fp8"}, InputError, "fp32, fp16, bf16"),
+        ({"precision": "fp8"}, InputError, "fp32, fp16, bf16, int8, int4"),
+        ({"precision": "int8", "memory_precision": "int8"}, InputError, "memory cannot be in 'int8'"),
         ({"precision": "fp16", "memory_precision": "bf16"}, InputError, "memory cannot be in 'bf16'"),
         ({"precision": "fp16", "tensors": {"layers.*.W_9": "fp32"}}, InputError, "W_9"),
         ({"precision": "fp16", "tensors": {"logits": "fp8"}}, InputError, "fp32 or fp16"),

@@ -50,3 +50,16 @@ def test_overflow_shows_in_the_typed_module(tmp_path: Path):
     assert (report.bisect.part, report.bisect.cause.name) == ("layers.1", "overflow")
     assert report.bisect.place.module == "layers.1.feed_forward.norm"
     assert verify(naive, checkpoint, ids=ids, batch_size=2, segments=10).passed
+
+
+def test_a_wrong_weight_is_told_from_the_rounding_of_few_bits(exported, tmp_path):
+    made: Exported = exported("paper", "kv", ("1-8",), precision="int8")
+    ids = random_ids(made.config, 1, 300, seed=1)
+    assert verify(made.path, made.checkpoint, ids=ids, segments=20, bisect=True).bisect.lost is False
+    finder = Finder(made.path)
+    name = finder.weight("layers.1", [24, 1, 16])  # the whole numbers of W_1
+    bad = planted(made.path, tmp_path / "bad", finder.edit(name, lambda codes: codes[::-1]))
+    found = verify(bad, made.checkpoint, ids=ids, segments=20, bisect=True).bisect
+    assert (found.cause.name, found.part, found.place.module) == ("wrong weights", "layers.1", "layers.1.feed_forward")
+    assert (found.place.node, found.cause.constant) == (finder.user(name), name)
+    assert found.others == ()  # operands that are rounded are no fault

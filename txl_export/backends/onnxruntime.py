@@ -21,6 +21,7 @@ from txl_export.bundle import Bundle, GraphSpec
 from txl_export.calls import Call, whole_calls
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.errors import BundleError, InputError, missing_extra
+from txl_export.number_types import PRECISIONS
 from txl_export.room import require_room, the_memory
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class OnnxRuntimeModel(LoadedModel):
         self._lock = threading.Lock()
         self._graphs = {(g.head, g.segment): g for g in m.graphs}
         self.info = with_mem_len(bundle_info(bundle, segment_len), mem_len)
-        self.notes = () if m.precision == "fp32" else (HALF_IN_FLOAT,)
+        self.notes = () if PRECISIONS[m.precision].dtype == "float32" else (HALF_IN_FLOAT,)
 
     def streams(self, batch_size: int, mem_len: int | None = None) -> Streams:
         """Memory for `batch_size` streams, at their start."""
@@ -125,8 +126,11 @@ class OnnxRuntimeModel(LoadedModel):
         """Whether ONNX Runtime packs the graph's weights, which takes a copy of the model for each session.
 
         A product of one row reads every weight once, packed or not, and the file's pages are shared by all. For
-        more rows packing pays: it is done for single tokens of several streams, and for the longest calls.
+        more rows packing pays: it is done for single tokens of several streams, and for the longest calls. Weights of
+        few bits it multiplies as they are only when packed, else it makes them fp32 at every call.
         """
+        if self.bundle.manifest.policy.weights_only:
+            return True
         if self.packed is not None:
             return self.packed
         rows = batch_size * graph.segment.hi

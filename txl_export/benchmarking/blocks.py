@@ -17,7 +17,7 @@ from txl_export.benchmarking.serving import settle
 from txl_export.benchmarking.store import Store
 from txl_export.benchmarking.table import EAGER, Cell
 from txl_export.bundle import Bundle
-from txl_export.cost import call_cost
+from txl_export.cost import FULL, call_cost
 from txl_export.runtime.engine import Engine
 
 # First guesses, for the remaining time.
@@ -75,7 +75,8 @@ class Blocks:
             **{n: getattr(cell, n) for n in ("backend", "mem_len", "segment_len", "batch_size", "threads", "head")},
         }
         config = block.target.config
-        cost = call_cost(config, cell.mem_len, cell.segment_len, cell.batch_size, cell.head, block.window)
+        policy = FULL if cell.backend == EAGER else block.target.policy
+        cost = call_cost(config, cell.mem_len, cell.segment_len, cell.batch_size, cell.head, block.window, policy)
         return Candidate(cell, process.COMMAND, message, Cost(cost.bytes_read, cost.total_flops))
 
     def _source(self, block: Block, backend: str, layout: str) -> Source:

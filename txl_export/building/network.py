@@ -9,7 +9,8 @@ from typing import Any
 from txl_export.building.sizes import fixed_sizes, with_sizes
 from txl_export.bundle import GraphSpec, Manifest, TensorSpec
 from txl_export.errors import BuildError
-from txl_export.precision import JOINTS, MEMORY, TYPES, tensor_names
+from txl_export.number_types import TYPES
+from txl_export.precision import JOINTS, MEMORY, tensor_names
 
 # Plans hold kernels and padded copies beside the weights. Seen at 41M parameters in fp32: 13 to 15 MB, a
 # twelfth of the weights; at next to none: 3.6 MB. A plan in twice the asked precision passes neither.

@@ -19,7 +19,9 @@ from txl_export.building.store import Identity, clear_leftovers, commit, exclusi
 from txl_export.building.targets import choose_target, parse_capabilities, runs_on
 from txl_export.bundle import WEIGHTS, Bundle, GraphSpec, Manifest
 from txl_export.engines import EngineSpec
+from txl_export.errors import InputError
 from txl_export.files import require_space
+from txl_export.number_types import OPERATOR
 
 BATCH = "1:1:8"
 
@@ -60,7 +62,7 @@ def build(
         warn: called with each line that the package warns with.
 
     Raises:
-        InputError: options that cannot be had.
+        InputError: options that cannot be had, or a bundle of a format of weights.
         BundleError: the bundle is damaged; engines may be, they are built anew.
         BuildError: the package refuses a graph, or gives something else than was asked for.
         EnvironmentMismatch: no package, no GPU where one is needed, no space, or the library crashed.
@@ -78,12 +80,22 @@ def build(
     )
     options.check()
     opened = Bundle.open(path, check_files=False, engines=False)
+    _check_precision(opened, options.package.name)
     options.batch.check(opened.manifest.max_batch)
     with exclusive(path) as identity:
         opened = Bundle.open(path, engines=False)
         clear_leftovers(opened)
         with BuilderProcess(options.package, warn or (lambda _: None)) as process:
             return _Build(opened, options, process, progress or (lambda *_: None)).run(identity)
+
+
+def _check_precision(bundle: Bundle, package: str) -> None:
+    """Raise InputError for weights in a format that only ONNX Runtime multiplies."""
+    if bundle.manifest.policy.weights_only:
+        raise InputError(
+            f"{bundle.path} holds {bundle.manifest.precision} weights for ONNX Runtime's own operator {OPERATOR}, "
+            f"which {package} has not: build from a bundle of --precision fp16"
+        )
 
 
 class _Build:

@@ -24,6 +24,7 @@ from txl_export.cli._options import (
     json_option,
 )
 from txl_export.cli._output import print_json, print_table, progress
+from txl_export.number_types import PRECISIONS
 from txl_export.units import si
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ EXAMPLES = examples(
     "export models/stdlib-bytes -o engines/long --mem-len 1600 --segment-lens 1,16,1-64",
     "export models/stdlib-bytes -o engines/heads --head log_probs --head target,top_k@last --top-k 10",
     "export models/stdlib-bytes -o engines/half --precision fp16 --calibration README.md",
+    "export models/stdlib-bytes -o engines/small --precision int8 --calibration README.md",
     "export models/stdlib-bytes -o engines/tuned --adapter adapters/tuned",
     "export models/stdlib-bytes -o engines/even --same-length --clamp-len 400 --keep-checkpoint",
     "export kimiyoung/enwik8-base -o engines/enwik8-size --random-weights 1 --mem-len 512",
@@ -53,11 +55,16 @@ EXAMPLES = examples(
 )
 @click.option("--layout", default=LAYOUT, metavar=LAYOUT_NAMES, help="What the memory tensors hold.")
 @click.option("--rewind", type=int, default=0, help="Tokens that sessions can take back at any time (layout ring).")
-@click.option("--precision", default=PRECISION, metavar="fp32|fp16|bf16", help="Type of products and memory.")
+@click.option(
+    "--precision",
+    default=PRECISION,
+    metavar="|".join(PRECISIONS),
+    help="Of products and memory; int8 and int4 of weights only.",
+)
 @click.option(
     "--memory-precision",
     metavar="fp32|fp16|bf16",
-    help="Type of the memory tensors alone: fp32 or that of --precision.",
+    help="Type of the memory tensors alone: fp32 or a half --precision.",
 )
 @click.option(
     "--tensors",
@@ -72,7 +79,7 @@ EXAMPLES = examples(
     "calibration_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Text, or token ids as .npy, on which a half precision chooses what must stay in fp32; random tokens"
+    help="Text, or token ids as .npy, on which a precision below fp32 chooses what must stay in fp32; random tokens"
     " when not given.",
 )
 @click.option(
@@ -116,7 +123,9 @@ def command(
 
     An existing bundle is replaced once the new one is complete, its engines are gone then. With --adapter, the
     merged model is first compared with base and adapter run side by side. In fp16 and bf16 the residual stream,
-    LayerNorm and softmax stay in fp32, and so does every product whose numbers are too large for the type.
+    LayerNorm and softmax stay in fp32, and so does every product whose numbers are too large for the type. In int8
+    and int4 weights are rounded and all else stays in fp32, for ONNX Runtime on CPUs; products whose rounding costs
+    the calibration text too much of its perplexity keep their weights.
     """
     import txl_export
 
@@ -172,5 +181,11 @@ def _print(bundle: Bundle, asked: Sequence[str] | None) -> None:
     for segment in sorted({g.segment for g in m.graphs} - wanted):
         needed = "what other lengths leave over" if m.traits.in_place else "without same_length, lengths between them"
         click.echo(f"{segment} was added: {needed} would have no graph (--no-cover)")
-    half = "" if m.precision == "fp32" else " --backend typed --text FILE"
-    click.echo(f"next: txl-export verify {bundle.path}{half}")
+    click.echo(f"next: txl-export verify {bundle.path}{_how(m.precision)}")
+
+
+def _how(precision: str) -> str:
+    """Options of `verify` that show what a precision does: the backend that rounds as it does, on a text."""
+    if precision == "fp32":
+        return ""
+    return " --text FILE" if PRECISIONS[precision].weights_only else " --backend typed --text FILE"

@@ -17,6 +17,7 @@ from txl_export.graphs.model import GraphLayer, SegmentGraph
 from txl_export.graphs.rows import share_rows
 from txl_export.graphs.tracing import check_interface, trace
 from txl_export.layouts import StateSpec
+from txl_export.number_types import DOMAIN
 from txl_export.segments import SegmentRange
 
 
@@ -149,6 +150,7 @@ class _Canvas:
             copy = ir.Value(name=f"{prefix}.{name}", shape=value.shape, type=value.type, const_value=tensor)
             self._graph.register_initializer(copy)
             copies[value] = copy
+        self._graph.opset_imports.update({d: v for d, v in piece.graph.opset_imports.items() if d == DOMAIN})
         for node in piece.graph:
             self._graph.append(_copy_node(node, prefix, copies, self._notes))
         self.results = [copies[v] for v in piece.graph.outputs]

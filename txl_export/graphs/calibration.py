@@ -71,7 +71,7 @@ def calibration_tokens(
         return None
     if manifest.precision == "fp32":
         if given is not None:
-            raise InputError("precision fp32 needs no calibration: leave it out, or ask for fp16 or bf16")
+            raise InputError("precision fp32 needs no calibration: leave it out, or ask for another precision")
         return None
     length = manifest.mem_len + SEGMENTS * manifest.segment_len
     text, ids = (given, None) if isinstance(given, bytes) else (None, given)

@@ -30,7 +30,8 @@ from txl_export.engines import is_leftover
 from txl_export.errors import BundleError, ExportError, InputError
 from txl_export.files import read_json, replacing_folder, require_space, sha256, write_atomic, write_json
 from txl_export.graphs.assembly import Assembler
-from txl_export.graphs.calibration import calibrate, calibration_tokens
+from txl_export.graphs.calibration import calibration_tokens
+from txl_export.graphs.choosing import choose_policy
 from txl_export.graphs.layouts import TRACED
 from txl_export.graphs.merge_check import check_merge
 from txl_export.graphs.model import SegmentGraph
@@ -77,18 +78,20 @@ def export(
         layout: "ring", "kv" or "hidden".
         precision: of products and memory: "fp32", "fp16" or "bf16". In a half precision LayerNorm, softmax and
             the residual stream stay in fp32, and so do products whose numbers a calibration run finds too large.
+            "int8" and "int4" store weights in so many bits, for ONNX Runtime on CPUs: all else is fp32, and so are
+            weights whose rounding costs the calibration text too much of its perplexity.
         head: one or several heads; the first is the default of sessions.
         segment_len: tokens after which a feed is cut by default; None for the longest of `segment_lens`.
         top_k: tokens that head "top_k" returns, at most V.
         cover: add a graph for a range where the segment lengths leave some length up to the longest that
             could not be run exactly.
         keep_checkpoint: put a native copy of the checkpoint into the bundle, for `verify`.
-        memory_precision: of the memory tensors, "fp32" or `precision`; None for what calibration finds, which is
+        memory_precision: of the memory tensors, "fp32" or a half `precision`; None for what calibration finds, which is
             `precision` unless the memory's numbers are too large for it.
         tensors: precision by name (`txl_export.precision`), such as {"layers.*.content": "fp32"}; goes before what
             calibration finds.
-        calibration: what to calibrate a half precision on: a text, tokens [n] or [B, n], or a policy to take as it
-            is; None for random tokens, which show less than text does.
+        calibration: what to calibrate a precision other than fp32 on: a text, tokens [n] or [B, n], or a policy to
+            take as it is; None for random tokens, which show less than text does.
         rewind: tokens that sessions can take back at any time (layout "ring"); each takes a row of memory.
         progress: called with (what is being done, steps done, steps in all).
 
@@ -116,7 +119,7 @@ def export(
         report("comparing merged and unmerged adapters", 0, 1)
         check_merge(checkpoint, model, manifest.mem_len)
     if tokens is not None:
-        policy = calibrate(model, manifest, tokens, lambda i, n: report(f"calibrating {precision}", i, n))
+        policy = choose_policy(model, manifest, tokens, lambda i, n: report(f"calibrating {precision}", i, n))
         manifest = dataclasses.replace(manifest, policy=policy.overridden(asked, manifest.config.n_layer))
     with replacing_folder(out) as work:
         with WeightStore(work / WEIGHTS) as store:

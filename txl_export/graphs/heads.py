@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from txl_export.graphs.typed import Product, Types, cast, in_type
+from txl_export.graphs.typed import Linear, Product, Types, cast, in_type
 from txl_export.reference.adaptive import AdaptiveEmbedding, AdaptiveSoftmax
 
 
@@ -28,17 +28,38 @@ class Logits(Product):
         return cast(self.softmax.cluster_logits(i, cast(h, self.dtype), self.embedding), self.result)
 
 
+class StoredLogits(Product):
+    """The same with weights in a format of few bits: copies, rows that are looked up of a tied table stay exact."""
+
+    def __init__(self, types: Types, softmax: AdaptiveSoftmax, embedding: AdaptiveEmbedding) -> None:
+        """Take the reference's layers; the embedding may give the weights."""
+        super().__init__(types, "logits")
+        self.result = types("log_softmax")
+        clusters = [softmax.cluster(i, embedding) for i in range(softmax.config.n_tails + 1)]
+        self.clusters = nn.ModuleList(Linear(types, "logits", weight, bias) for weight, bias, _ in clusters)
+        self.projs = nn.ModuleList(Linear(types, "logits", proj.T) for *_, proj in clusters if proj is not None)
+
+    def forward(self, i: int, h: Tensor) -> Tensor:  # type: ignore[override]
+        """Logits of cluster i, for cluster 0 of shortlist and tails: [..., d_model] -> [..., n_i]."""
+        h = cast(h, self.dtype)
+        return cast(self.clusters[i](self.projs[i](h) if self.projs else h), self.result)
+
+
+def logits_of(types: Types, softmax: AdaptiveSoftmax, embedding: AdaptiveEmbedding) -> Product:
+    """The product of the softmax layer, with its weights as the policy has them."""
+    kind = Logits if types.format("logits") is None else StoredLogits
+    return kind(types, softmax, embedding)
+
+
 class Head(nn.Module):
     """Softmax layer of the reference, asked in one of the ways of `HEADS`."""
 
-    def __init__(
-        self, types: Types, name: str, softmax: AdaptiveSoftmax, embedding: AdaptiveEmbedding, top_k: int
-    ) -> None:
-        """Take the reference's layers; `name` is a key of HEADS, with or without "@last"."""
+    def __init__(self, name: str, logits: Product, softmax: AdaptiveSoftmax, top_k: int) -> None:
+        """Take the product of `logits_of` and the layer it is of; `name` is a key of HEADS, with or without "@last"."""
         super().__init__()
         kind, _, where = name.partition("@")
         self.compute, self.last_only = HEADS[kind], where == "last"
-        self.logits_of, self.top_k = Logits(types, softmax, embedding), top_k
+        self.logits_of, self.top_k = logits, top_k
         self.ends, self.n_tails, self.tail_column = (
             softmax.config.cluster_ends,
             softmax.config.n_tails,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from txl_export.bundle import Manifest
-from txl_export.graphs.heads import Head
+from txl_export.graphs.heads import Head, logits_of
 from txl_export.graphs.layouts import TRACED
 from txl_export.graphs.pieces import Attention, FeedForward
 from txl_export.graphs.typed import Linear, Types
@@ -55,7 +55,8 @@ class SegmentGraph(nn.Module):
             attention = Attention(own, layer.attention, *model.biases(n), positions, fused)
             attended = layout.layer(layer.attention, attention)
             self.layers.append(GraphLayer(own, attended, FeedForward(own, layer.feed_forward)))
-        heads = {h: Head(types, h, model.softmax, model.embedding, manifest.top_k) for h in manifest.heads}
+        logits = logits_of(types, model.softmax, model.embedding)
+        heads = {h: Head(h, logits, model.softmax, manifest.top_k) for h in manifest.heads}
         self.heads = nn.ModuleDict(heads)
         for module in self.layers.modules():
             if isinstance(module, Linear):

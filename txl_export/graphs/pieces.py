@@ -23,6 +23,7 @@ class Embedding(Product):
         """Take the reference's tables and projections."""
         super().__init__(types, "embedding")
         self.reference, self.residual = in_type(reference, self.dtype), types("residual")
+        self.projs = nn.ModuleList(Linear(types, "embedding", proj) for proj in reference.projs)
         # A vector: runtimes fold a single number into the first layer's product, for which they have no fast kernel.
         width = reference.config.d_model
         self.register_buffer("scale", torch.full((width,), width**0.5, dtype=self.residual))
@@ -34,7 +35,7 @@ class Embedding(Product):
         for i, table in enumerate(r.tables):
             start, end = r.ends[i : i + 2]
             rows = F.embedding((ids - start).clamp(0, end - start - 1), table)
-            rows = F.linear(rows, r.projs[i]) if r.config.has_projs else rows
+            rows = self.projs[i](rows) if r.config.has_projs else rows
             out = rows if out is None else torch.where((ids >= start)[..., None], rows, out)
         assert out is not None
         return cast(out, self.residual) * self.scale

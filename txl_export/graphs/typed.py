@@ -7,8 +7,9 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from txl_export.graphs.stored import AsNumbers, InBlocks, Stored
+from txl_export.number_types import WeightFormat
 from txl_export.precision import JOINTS, LAYER_PRODUCTS, MEMORY, PrecisionPolicy
 
 M = TypeVar("M", bound=nn.Module)
@@ -42,10 +43,19 @@ class Types:
         found: torch.dtype = getattr(torch, self._policy.dtype(self.full_name(name)))
         return found
 
+    def format(self, name: str) -> WeightFormat | None:
+        """The format of few bits that the weights of a product are kept in; None for numbers of its type."""
+        return self._policy.format(self.full_name(name))
+
+    def stored(self, name: str) -> Stored:
+        """How the weights of a product are kept."""
+        form = self.format(name)
+        return AsNumbers(self(name)) if form is None else InBlocks(form)
+
     @property
-    def key(self) -> tuple[torch.dtype, ...]:
-        """Equal for layers that have the same types, and so the same graph."""
-        return tuple(self(name) for name in (*LAYER_PRODUCTS, *JOINTS, MEMORY))
+    def key(self) -> tuple[str, ...]:
+        """Equal for layers that have the same types and formats, and so the same graph."""
+        return tuple(self._policy.of(self.full_name(name)) for name in (*LAYER_PRODUCTS, *JOINTS, MEMORY))
 
 
 class Product(nn.Module):
@@ -69,22 +79,26 @@ class Linear(Product):
             is: runtimes fuse it with what follows.
     """
 
-    weight: Tensor
     bias: Tensor | None
     flat: bool = False
 
     def __init__(self, types: Types, name: str, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Take a weight [n_out, n_in] and a bias [n_out]; both are kept in the product's type."""
+        """Take a weight [n_out, n_in], kept as the policy has it, and a bias [n_out] in the product's type."""
         super().__init__(types, name)
-        self.register_buffer("weight", cast(weight.detach(), self.dtype))
+        self.stored = types.stored(name)
+        kept = self.stored.tensors(weight.detach())
+        self._names = tuple(kept)
+        for key, tensor in kept.items():
+            self.register_buffer(key, tensor)
         self.register_buffer("bias", None if bias is None else cast(bias.detach(), self.dtype))
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """[..., n_in] -> [..., n_out] in the product's type."""
+        kept = {name: self.get_buffer(name) for name in self._names}
         x = cast(x, self.dtype)
         if not self.flat or x.dim() == 2:
-            return F.linear(x, self.weight, self.bias)
-        rows = F.linear(x.flatten(0, -2), self.weight, self.bias)
+            return self.stored.product(x, kept, self.bias)
+        rows = self.stored.product(x.flatten(0, -2), kept, self.bias)
         return rows.reshape(-1, *x.shape[1:-1], rows.shape[-1])
 
 

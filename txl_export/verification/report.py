@@ -40,11 +40,13 @@ TOLERANCES = {
     "fp32": Tolerance(1e-4, 1e-6, 1.0),
     "fp16": Tolerance(None, 1e-3, 0.99),
     "bf16": Tolerance(None, 5e-3, 0.99),
+    "int8": Tolerance(None, 5e-3, 0.98),
+    "int4": Tolerance(None, 5e-3, 0.98),
 }
 # A tolerance is at least this many times the reference's own difference between float32 and float64.
 NOISE_FACTOR = 5.0
 # Memory that differs by more than this share of a layer's largest value is named as the place of an error.
-MEMORY_SHARE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 8e-2}
+MEMORY_SHARE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 8e-2, "int8": 5e-2, "int4": 0.4}
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def _cast(e: Evidence, origin: Origin) -> Cause | None:
             told = told or str(c.found.dtype)
             tensor = _tensor(c, origin)
             return Cause("cast", f"{_called(c, tensor)} is rounded to {told}", "store it in float32", c.name, tensor)
-    if e.node.op_type in QUANTISED:
+    if e.node.op_type in QUANTISED - {e.judges.op_type}:
         return Cause("cast", f"{e.node.op_type} computes with few bits", f"keep {e.node.name} in float32")
     if e.constants and not e.extra:
         return None
@@ -133,10 +133,11 @@ def _cast(e: Evidence, origin: Origin) -> Cause | None:
 
 def _constant(e: Evidence, origin: Origin) -> Cause | None:
     """A table or weight that is not the judge's."""
-    floats = [c for c in e.constants if is_float(c.expected) and c.expected.size]
-    if not floats:
+    few = e.judges.op_type in QUANTISED  # whose weights are whole numbers
+    weights = [c for c in e.constants if (few or is_float(c.expected)) and c.expected.size]
+    if not weights:
         return None
-    c = floats[0]
+    c = weights[0]
     source = origin(c, _worst(c))
     tensor = source.name if source else None
     name = "wrong table" if source and source.is_table else "wrong weights"

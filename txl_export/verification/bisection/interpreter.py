@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from txl_export.number_types import DOMAIN, OPERATOR, WeightFormat
 from txl_export.verification.bisection.graph_view import GraphView, Node
 from txl_export.verification.bisection.numbers import is_float
 
@@ -16,7 +17,7 @@ _MOVES = frozenset(
 )
 
 
-def _gather_elements(inputs: Sequence[np.ndarray], attributes: dict[str, Any]) -> list[np.ndarray]:
+def _gather_elements(inputs: Sequence[Any], attributes: dict[str, Any]) -> list[np.ndarray]:
     """The reference implementation refuses indices that are shorter than the data on other axes."""
     data, index = inputs
     axis = attributes.get("axis", 0)
@@ -34,10 +35,28 @@ def _tensor_scatter(inputs: Sequence[np.ndarray], attributes: dict[str, Any]) ->
     return [found]
 
 
+def _few_bits(inputs: Sequence[Any], attributes: dict[str, Any]) -> list[np.ndarray]:
+    """ONNX Runtime's product with weights of few bits.
+
+    In float64 from the operand as it is, in float32 from the operand rounded as the operator may round it: how far
+    both are apart is what its kind of rounding explains.
+    """
+    import torch
+
+    from txl_export.graphs.stored import InBlocks
+
+    x, codes, scales = (torch.from_numpy(np.array(a)) for a in inputs[:3])
+    bias = torch.from_numpy(np.array(inputs[5])) if len(inputs) > 5 else None
+    level = attributes.get("accuracy_level", 0) if x.dtype == torch.float32 else 0
+    stored = InBlocks(WeightFormat(attributes["bits"], attributes["block_size"], level))
+    return [stored.product(x, {"codes": codes, "scales": scales}, bias).numpy()]
+
+
 # One line per operator that is not left to ONNX's implementation.
-_OWN: dict[str, Callable[[Sequence[np.ndarray], dict[str, Any]], list[np.ndarray]]] = {
+_OWN: dict[str, Callable[[Sequence[Any], dict[str, Any]], list[np.ndarray]]] = {
     "GatherElements": _gather_elements,
     "TensorScatter": _tensor_scatter,
+    f"{DOMAIN}.{OPERATOR}": _few_bits,
 }
 
 
@@ -73,7 +92,7 @@ class Interpreter:
 
         if own := _OWN.get(node.op_type):
             attributes = {a.name: helper.get_attribute_value(a) for a in node.proto.attribute}
-            return own([a for a in given if a is not None], attributes)
+            return own(given, attributes)
         feeds = {name: a for name, a in zip(node.inputs, given, strict=True) if name}
         return self._evaluator(node).run(None, feeds)
 
