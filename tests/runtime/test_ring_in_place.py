@@ -13,7 +13,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from tests.bundles import RING_CUT, RING_REWIND, Exported, ExportFixture, exported_ring, one_line, same_arrays
+from tests.bundles import RING_REWIND, Exported, ExportFixture, exported_ring, one_line, same_arrays
 from tests.helpers import random_ids
 from txl_export import Bundle, Engine, Session
 from txl_export.bundle import MANIFEST, digest, file_entry
@@ -98,10 +98,12 @@ def test_failure_while_binding(bundle, error, monkeypatch):
 # Graphs that write elsewhere
 
 
-def edited(bundle: Exported, folder: Path, change: Callable[[onnx.GraphProto, onnx.NodeProto], None]) -> Engine:
-    """The bundle, its graph of one token changed where the last layer writes its keys."""
+def edited(
+    bundle: Exported, folder: Path, length: int, change: Callable[[onnx.GraphProto, onnx.NodeProto], None]
+) -> Engine:
+    """The bundle, its graph of so many tokens changed where the last layer writes its keys."""
     shutil.copytree(bundle.path, folder)
-    file = folder / "log_probs.L1.onnx"
+    file = folder / f"log_probs.L{length}.onnx"
     model = onnx.load(file, load_external_data=False)
     change(model.graph, next(n for n in model.graph.node if n.output[0] == "new_key_01"))
     onnx.save(model, file)
@@ -128,20 +130,23 @@ def unwritten(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
     node.CopyFrom(onnx.helper.make_node("Identity", node.input[:1], node.output, "unwritten"))
 
 
+@pytest.mark.parametrize("length, others", [(1, 8), (4, 1)])
 @pytest.mark.parametrize("change", [moved(1), moved(-1), unwritten], ids=["next", "previous", "unwritten"])
-def test_a_graph_that_writes_elsewhere_is_refused(bundle, tmp_path, change):
+def test_a_graph_that_writes_elsewhere_is_refused(bundle, tmp_path, change, length, others):
     """At its first call, and nothing of it stays: what other graphs do goes on."""
-    session, other = edited(bundle, tmp_path / "b", change).session(B), bundle.engine.session(B)
+    session, other = edited(bundle, tmp_path / "b", length, change).session(B), bundle.engine.session(B)
     for s in (session, other):
-        usual, s._streams._costs = s._streams._costs, CallCosts({RING_CUT: 1.0})
-        feed(s, 8, 8, 7, 8, 8)  # up to the ring's end and on, by the graph of 8 alone
-        s._streams._costs = usual
+        s._streams._costs = CallCosts({others: 1.0})
+        feed(s, 8, 8, 7, 8, 8)  # up to the ring's end and on
+        s._streams._costs = CallCosts({length: 1.0})
     for _ in range(2):
         with pytest.raises(BundleError) as e:
-            feed(session, 1)
-        assert "log_probs.L1.onnx does not write its memory in place" in one_line(e.value)
+            feed(session, length)
+        assert f"log_probs.L{length}.onnx does not write its memory in place" in one_line(e.value)
     assert same_arrays(session._streams.state(), other._streams.state())
-    np.testing.assert_array_equal(feed(session, 4), feed(other, 4))
+    for s in (session, other):
+        s._streams._costs = CallCosts({others: 1.0})
+    np.testing.assert_array_equal(feed(session, 7), feed(other, 7))
 
 
 def test_a_memory_that_holds_no_numbers_is_no_fault_of_a_graph(bundle):

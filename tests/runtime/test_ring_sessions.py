@@ -134,14 +134,14 @@ class Failing:
             raise RuntimeError("device lost")
 
 
-def fail(session: Session, at: int, after: bool, n: int = 40) -> None:
+def fail(session: Session, at: int, after: bool, segment_len: int = RING_CUT) -> None:
     """A feed that fails at a call, which leaves everything as it was."""
     before = session._streams.state()
     failing = Failing(session._streams.run, at, after)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session._streams, "run", failing)
         with pytest.raises(RuntimeError, match="device lost"):
-            session.feed(random_ids(session.info.config, session.batch_size, n, seed=at), segment_len=RING_CUT)
+            session.feed(random_ids(session.info.config, session.batch_size, 40, seed=at), segment_len=segment_len)
     assert not failing.left and same_arrays(session._streams.state(), before)
 
 
@@ -346,6 +346,15 @@ def test_rows_that_a_failed_feed_wrote_over_are_not_offered(model):
     assert session._streams.ring.rewindable().min() > RING_REWIND
     fail(session, 4, True)
     assert session._streams.ring.rewindable().tolist() == [RING_REWIND]
+
+
+def test_rows_that_are_written_over_twice_come_back(model):
+    """Segments of 5 tokens in padded calls of 8: each writes again what the one before wrote ahead."""
+    session = model("stepping").engine.session(1)
+    session.feed(random_ids(session.info.config, 1, 30))
+    session._streams._costs = CallCosts({1: 50.0, 8: 1.0})
+    for at in range(1, 9):
+        fail(session, at, True, segment_len=5)
 
 
 @pytest.mark.parametrize("how", ["fork", "restore", "reorder"])

@@ -274,8 +274,8 @@ class Session:
         """Take back the last n tokens, as if they had not been fed.
 
         Args:
-            n: tokens; as many as the bundle's `rewind` can be taken back at any time, more while the rows that they
-                replaced were not needed.
+            n: tokens. A stream can always go back to the bundle's `rewind` tokens before the farthest that it came
+                to, and further while the rows that this needs were not written over.
             streams: their numbers; None for all.
 
         Raises:
