@@ -29,7 +29,7 @@ def test_a_token_in_layout_kv():
 def test_layout_ring_reads_its_whole_buffer():
     ring, kv = token_cost(PLAIN, 9, "ring", rows=9 + 8 + 7), token_cost(PLAIN, 9, "kv")
     assert ring.memory_bytes == 3 * 2 * 24 * 6 * 4
-    assert ring.flops == kv.flops | {part: 2 * 3 * (24 * 6) for part in ("content", "positions", "values")}
+    assert ring.flops == kv.flops | dict.fromkeys(("content", "positions", "values"), 2 * 3 * (24 * 6))
     assert ring.weight_bytes == kv.weight_bytes + 4 * 3 * 6 * (24 - 10)
     usual = token_cost(PLAIN, 9, "ring")  # what export makes: calls and segments of up to 64 tokens
     assert usual.memory_bytes == 3 * 2 * (9 + 64 + 63) * 6 * 4
