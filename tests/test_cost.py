@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txl_export.config import ModelConfig
-from txl_export.cost import body_parameters, call_cost, export_bytes, position_rows, token_cost
+from txl_export.cost import body_parameters, call_cost, compared_layouts, export_bytes, position_rows, token_cost
 from txl_export.precision import Choice, PrecisionPolicy
 from txl_export.weights import count_parameters
 
@@ -25,6 +25,23 @@ def test_a_token_in_layout_kv():
         "softmax": 2 * (11 * 4),
     }
     assert token_cost(PLAIN, 9, "kv").total_flops == 576 + 3 * 360 + 240 + 88
+
+
+def test_layout_ring_reads_its_whole_buffer():
+    ring, kv = token_cost(PLAIN, 9, "ring", rows=9 + 8 + 7), token_cost(PLAIN, 9, "kv")
+    assert ring.memory_bytes == 3 * 2 * 24 * 6 * 4
+    assert ring.flops == kv.flops | dict.fromkeys(("content", "positions", "values"), 2 * 3 * (24 * 6))
+    assert ring.weight_bytes == kv.weight_bytes + 4 * 3 * 6 * (24 - 10)
+    usual = token_cost(PLAIN, 9, "ring")  # what export makes: calls and segments of up to 64 tokens
+    assert usual.memory_bytes == 3 * 2 * (9 + 64 + 63) * 6 * 4
+    clamped = ModelConfig(vocab_size=11, clamp_len=5, **SHAPE)
+    assert token_cost(clamped, 9, "ring").weight_bytes == token_cost(clamped, 9, "kv").weight_bytes
+
+
+def test_a_layout_is_compared_with_the_papers():
+    assert [compared_layouts(own) for own in ("ring", "kv", "hidden")] == [
+        ("hidden", "ring"), ("hidden", "kv"), ("hidden", "ring"),
+    ]  # fmt: skip
 
 
 def test_layout_hidden_projects_the_memory_again():

@@ -127,7 +127,7 @@ def test_ctrl_c_keeps_what_came_and_ends_cleanly(run: Run, bundle: Path, monkeyp
         (("--temperature", "-1"), "temperature is -1.0"),
         (("--top-p", "2"), "top_p is 2.0"),
         (("--backend", "abacus"), "backend 'abacus' is unknown"),
-        (("--mem-len", "5"), "mem_len 5 was asked for, this bundle holds 12"),
+        (("--mem-len", "50"), "mem_len 50 was asked for, this bundle holds 12"),
         (("--threads", "0"), "threads is 0"),
     ],
 )

@@ -342,3 +342,19 @@ def test_errors_at_the_ends_of_what_floats_hold_are_drawn(real: Real, tmp_path: 
     planted = dataclasses.replace(segment, measures=dataclasses.replace(segment.measures, max_abs=error))
     report = dataclasses.replace(real.report, segments=(planted, *real.report.segments[1:]))
     assert "drift" in [a["id"] for a in made(real, tmp_path, verification=report).all("figure")]
+
+
+def test_a_memory_in_place_is_told(exported):
+    from txl_export.bundle import Bundle
+    from txl_export.reporting.commands import export_command
+    from txl_export.reporting.facts import bundle_facts, costs_grid, inspected
+
+    bundle = Bundle.open(exported("stepping", "ring", (1, 8)).path)
+    found = inspected(bundle, [12])
+    facts = bundle_facts(bundle, found)
+    assert facts["Memory holds"] == "keys and values, projected once and written in place (layout ring)"
+    assert facts["Memory length M"] == "12 tokens, or fewer: each session chooses"
+    assert facts["Rows of memory"] == "20 written round and round, and 7 behind them"
+    assert [c for c in costs_grid(found).columns if "FLOPs" in c] == ["FLOPs, hidden", "FLOPs, ring"]
+    more = dataclasses.replace(bundle, manifest=dataclasses.replace(bundle.manifest, rewind=3))
+    assert "--rewind 3" in export_command(more) and "--rewind" not in export_command(bundle)
