@@ -203,3 +203,18 @@ def test_typed_equals_the_graphs_in_half(exported, mem_len):
     half = exported_ring(exported, "sliding", "fp16")
     assert half.engine.session(1)._streams.buffer.dtype == np.float16
     same_as_typed(half, mem_len, 0.1)
+
+
+@pytest.mark.parametrize("tensor, steps", [(0, 3), (-1, 1)], ids=["a first layer's key", "the last layer's value"])
+def test_a_stream_that_ended_in_nan_starts_anew(bundle, tensor, steps):
+    """Rows that are not seen count nothing, but 0 times NaN is NaN; the other stream is not touched."""
+    session, fresh = bundle.engine.session(B), bundle.engine.session(B)
+    feed(session, 8, 8)
+    session._streams.buffer[tensor, 0, :, session._streams.ring.slots[0] - 2] = np.nan
+    last = feed(session, *[2] * steps)[-1]
+    assert np.isnan(last[0]).all() and np.isfinite(last[1]).all()
+    kept = session._streams.buffer[:, 1].copy()
+    session.reset([0])
+    np.testing.assert_array_equal(session._streams.buffer[:, 1], kept)
+    session.reset([1])
+    np.testing.assert_array_equal(feed(session, 5)[0], feed(fresh, 5)[0])

@@ -77,7 +77,7 @@ class RingStreams(Streams):
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
         self._moved = False  # whether a call has run since `begin`
         self._overwritten: list[tuple[np.ndarray, list[np.ndarray]]] = []
-        self.reset(np.arange(batch_size))
+        self._start(np.arange(batch_size))
 
     def plan(self, counts: np.ndarray, segment_len: int, last_only: bool) -> Iterator[Call]:
         """Calls that cost least; streams read as many tokens as each is given."""
@@ -151,11 +151,30 @@ class RingStreams(Streams):
         self.commit()
 
     def reset(self, streams: np.ndarray) -> None:
-        """Put some streams to their start: by position, and by the first rows where a stream starts after some."""
+        """Put some streams to their start: by position, and by the first rows where a stream starts after some.
+
+        Rows that are not seen are multiplied by weights of 0, which is no number where they hold none: a stream
+        that ended in NaN is cleared.
+        """
+        for b in streams:
+            if not self._is_finite(b):
+                self.buffer[:, b] = 0
+        self._start(streams)
+
+    def _start(self, streams: np.ndarray) -> None:
         self.ring.reset(streams)
         if self.ring.start:
             for buffer, spec in zip(self.buffer, self.sizes.states, strict=True):
                 buffer[streams, :, : self.ring.start] = self.sizes.initial[spec.input]
+
+    def _is_finite(self, stream: int) -> bool:
+        """Whether a stream holds numbers only.
+
+        What is no number in one layer makes the next layers' rows of all later tokens so: it shows in the last row
+        that was written, or in the last layer.
+        """
+        last = (self.ring.positions[stream] - 1) % self.ring.rows
+        return bool(np.isfinite(self.buffer[:, stream, :, last]).all() and np.isfinite(self.buffer[-2:, stream]).all())
 
     def rewind(self, n: int, streams: np.ndarray) -> None:
         """Take back the last n tokens of some streams."""
