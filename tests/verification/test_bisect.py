@@ -215,7 +215,7 @@ def test_faults_of_layout_ring(ring: Exported, tmp_path: Path, fault: str) -> No
 def test_rows_written_wrong_are_blamed_on_the_call_that_wrote_them(one_trace: None, tmp_path: Path) -> None:
     """Calls of other lengths are right, also those that start within a segment, on rows that it left behind."""
     made = Exported(tmp_path / "bundle", checkpoint_of("paper"))
-    export(made.checkpoint, made.path, segment_lens=(1, 8), layout="ring", segment_len=21)
+    export(made.checkpoint, made.path, mem_len=6, segment_lens=(1, 8), layout="ring", segment_len=21)
     plan = list(made.engine.session(2)._streams.plan(np.array([21, 21]), 21, False))
     assert {call.length for call in plan} == {1, 8} and plan[0].length != plan[-1].length
 
