@@ -104,7 +104,8 @@ class CallCosts:
         for left in range(1, n + 1):
             fits = [c for c in self.seconds if c <= left + room - n]
             ways = [(self.seconds[c] + best[max(0, left - c)][0], c) for c in fits]
-            best.append(min(ways, default=(math.inf, 0)))
+            # Of ways that cost the same the longest call first: what is left may yet be run at another price.
+            best.append(min(ways, key=lambda way: (round(way[0], 9), -way[1]), default=(math.inf, 0)))
         return best[n][1] if best[n][0] < math.inf else 0
 
 
