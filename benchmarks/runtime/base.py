@@ -15,6 +15,7 @@ from benchmarks.shapes import CACHE, make_checkpoint, open_shape
 from txl_export.backends.ring import RingStreams
 from txl_export.bundle import MANIFEST
 from txl_export.cost import call_cost
+from txl_export.precision import PrecisionPolicy
 from txl_export.runtime import Engine, Session
 
 SHAPE, MEM_LEN, SEGMENT_LENS = "enwik8-base", 3800, (1, 8, 64, 128)
@@ -31,7 +32,13 @@ def bundle(precision: str = "fp32") -> Path:
         make_checkpoint(shape)
         checkpoint = txl_export.load_checkpoint(shape.checkpoint)
         txl_export.export(
-            checkpoint, out, mem_len=MEM_LEN, segment_lens=SEGMENT_LENS, segment_len=64, precision=precision
+            checkpoint,
+            out,
+            mem_len=MEM_LEN,
+            segment_lens=SEGMENT_LENS,
+            segment_len=64,
+            precision=precision,
+            calibration=None if precision == "fp32" else PrecisionPolicy(precision),  # random weights choose nothing
         )
     return out
 

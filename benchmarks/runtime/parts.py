@@ -41,8 +41,8 @@ THREADS = physical_cores()
 ROUNDS = 7
 
 
-def _engine(**options: Any) -> Engine:
-    return Engine.load(bundle(), "onnxruntime", threads=THREADS, **options)
+def _engine(precision: str = "fp32") -> Engine:
+    return Engine.load(bundle(precision), "onnxruntime", threads=THREADS)
 
 
 def loop() -> Iterator[Row]:
@@ -134,6 +134,23 @@ def batches() -> Iterator[Row]:
                 "limit, ms": f"{limit:.1f}",
                 "call / limit": f"{median(found[str(B)]) / limit:.2f}",
             }
+
+
+def int8() -> Iterator[Row]:
+    """Weights of 8 bits against fp32, both with memories in fp32, two engines of one process in turn."""
+    engines = {precision: _engine(precision) for precision in ("fp32", "int8")}
+    for length, B, mem_len in ((1, 1, 128), (1, 1, 640), (1, 1, 1600), (64, 1, 640), (1, 8, 640)):
+        ways = {name: feeding(full_session(engine, B, mem_len), length) for name, engine in engines.items()}
+        found = alternate(ways, ROUNDS, 20 if length == B == 1 else 4)
+        ratios = [a / b for a, b in zip(found["fp32"], found["int8"], strict=True)]
+        yield {
+            "L": length,
+            "B": B,
+            "M": mem_len,
+            "fp32, ms": spread(found["fp32"]),
+            "int8, ms": spread(found["int8"]),
+            "times as fast": spread(ratios),
+        }
 
 
 def calls() -> Iterator[Row]:
@@ -374,6 +391,7 @@ PARTS: dict[str, tuple[str, Callable[[], Iterator[Row]]]] = {
     "loop": ("What a feed costs beyond its call", loop),
     "memories": ("One token over the memory length", memories),
     "batches": ("One token of B streams", batches),
+    "int8": ("Weights of 8 bits", int8),
     "calls": ("Which calls run a segment", calls),
     "turns": ("Graphs that take turns", turns),
     "processes": ("Memory of the process, and start-up", processes),
