@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 POSITIONS = "positions"
+MANY_ROWS = 64  # of a product, for which weights are packed whatever graph it is in
 UNWRITTEN = 12344.0  # put where a row is about to be written; every type of memory holds it
 HALF_IN_FLOAT = (
     "ONNX Runtime's CPU provider computes half precision in fp32 inside: this proves types and wiring, "
@@ -126,15 +127,17 @@ class OnnxRuntimeModel(LoadedModel):
         """Whether ONNX Runtime packs the graph's weights, which takes a copy of the model for each session.
 
         A product of one row reads every weight once, packed or not, and the file's pages are shared by all. For
-        more rows packing pays: it is done for single tokens of several streams, and for the longest calls. Weights of
-        few bits it multiplies as they are only when packed, else it makes them fp32 at every call.
+        more rows packing pays: it is done for single tokens of several streams, for the longest calls and for all of
+        MANY_ROWS. Weights of few bits it multiplies as they are only when packed, else it makes them fp32 at every
+        call.
         """
         if self.bundle.manifest.policy.weights_only:
             return True
         if self.packed is not None:
             return self.packed
         rows = batch_size * graph.segment.hi
-        return rows > 1 and graph.segment.hi in (1, self.bundle.manifest.longest)
+        usual = graph.segment.hi in (1, self.bundle.manifest.longest)
+        return rows > 1 and (usual or rows >= MANY_ROWS)
 
     def _load(self, graph: GraphSpec, packed: bool, sizes: Mapping[str, int]) -> ort.InferenceSession:
         import onnxruntime as ort
