@@ -430,7 +430,7 @@ def test_defaults(small, tmp_path):
     assert (manifest.layout, manifest.heads, manifest.mem_len) == ("ring", ("log_probs",), 12)
     assert (manifest.ring, manifest.guard, manifest.rewind) == (12 + 64, 63, 0)
     assert (manifest.segment_len, manifest.longest, manifest.top_k) == (64, 64, 29)
-    shorter = export(small, tmp_path / "b", mem_len=5, segment_lens=("1-8",), segment_len=3).manifest
+    shorter = export(small, tmp_path / "b", mem_len=5, segment_lens=(1, 8), segment_len=3).manifest
     assert (shorter.mem_len, shorter.segment_len, shorter.longest) == (5, 3, 8)
 
 

@@ -87,13 +87,13 @@ class Manifest:
     segment_len: int
     top_k: int
     max_batch: int
-    rewind: int
     graphs: tuple[GraphSpec, ...]
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     judge: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     vocabulary: Mapping[str, Any] | None = None
     engines: tuple[EngineSpec, ...] = ()
+    rewind: int = 0
 
     @property
     def precision(self) -> str:

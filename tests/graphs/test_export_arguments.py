@@ -11,7 +11,7 @@ from txl_export.errors import ConfigError, InputError
 @pytest.mark.parametrize(
     "arguments, error, says",
     [
-        ({"layout": "paged"}, ConfigError, "hidden, kv"),
+        ({"layout": "paged"}, ConfigError, "ring, kv, hidden"),
         ({"precision": "fp8"}, InputError, "fp32, fp16, bf16, int8, int4"),
         ({"precision": "int8", "memory_precision": "int8"}, InputError, "memory cannot be in 'int8'"),
         ({"precision": "fp16", "memory_precision": "bf16"}, InputError, "memory cannot be in 'bf16'"),
@@ -26,7 +26,10 @@ from txl_export.errors import ConfigError, InputError
         ({"segment_lens": ()}, InputError, "segment length"),
         ({"segment_lens": (0,)}, InputError, "segment length 0"),
         ({"segment_lens": ("8-1",)}, InputError, "8-1"),
-        ({"segment_lens": (1, 8), "segment_len": 9}, InputError, "1 to 8"),
+        ({"segment_lens": (1, 8), "segment_len": 9, "layout": "kv"}, InputError, "1 to 8"),
+        ({"segment_lens": ("1-8",)}, InputError, "not 1-8"),
+        ({"rewind": -1}, InputError, "rewind is -1"),
+        ({"rewind": 1, "layout": "kv"}, InputError, "rewind is 1"),
         ({"segment_len": 0}, InputError, "segment_len is 0"),
         ({"top_k": 0}, InputError, "top_k is 0"),
     ],

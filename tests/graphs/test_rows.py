@@ -24,7 +24,7 @@ def test_clusters_of_one_table_are_stored_with_it(tmp_path: Path):
     config = tiny_config(n_layer=1, vocab_size=V, cutoffs=CUTOFFS, d_embed=D, same_length=True)
     checkpoint = random_checkpoint(config, Dialect(cluster_order="reversed"), std=0.3)
     heads = ("target", "log_probs@last")
-    bundle = export(checkpoint, tmp_path / "out", segment_lens=(4,), cover=False, head=heads)
+    bundle = export(checkpoint, tmp_path / "out", segment_lens=(4,), layout="kv", cover=False, head=heads)
     graph = onnx.load(bundle.path / "target.L4.onnx", load_external_data=False).graph
     weights = {t.name: t for t in graph.initializer}
     assert set(weights) <= {name for node in graph.node for name in node.input}

@@ -32,7 +32,7 @@ def exported_with(tmp_path_factory):
         key = (bias, k, head)
         if key not in made:
             folder = tmp_path_factory.mktemp("tails")
-            made[key] = export(adapted(bias), folder, segment_lens=(f"1-{SEGMENT}",), head=head, top_k=k)
+            made[key] = export(adapted(bias), folder, segment_lens=(f"1-{SEGMENT}",), layout="kv", head=head, top_k=k)
         return made[key]
 
     return get

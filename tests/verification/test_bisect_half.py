@@ -24,11 +24,11 @@ def at(index: tuple[int, int], change: float):
 
 
 @pytest.mark.parametrize(
-    ("layout", "part", "shape", "where"),
-    [("kv", "layers.1", [16, 36], "attention"), ("ring", "layers.0", [24, 16], "feed_forward")],
+    ("layout", "lens", "part", "shape", "where"),
+    [("kv", ("1-8",), "layers.1", [16, 36], "attention"), ("ring", (1, 8), "layers.0", [16, 24], "feed_forward")],
 )
-def test_a_wrong_weight_is_told_from_rounding(exported, tmp_path, layout, part, shape, where):
-    made: Exported = exported("paper", layout, ("1-8",), precision="fp16")
+def test_a_wrong_weight_is_told_from_rounding(exported, tmp_path, layout, lens, part, shape, where):
+    made: Exported = exported("paper", layout, lens, precision="fp16")
     finder = Finder(made.path)
     name = finder.weight(part, shape)
     bad = planted(made.path, tmp_path / "bad", finder.edit(name, at((5, 13), 3.0)))
@@ -43,7 +43,7 @@ def test_a_wrong_weight_is_told_from_rounding(exported, tmp_path, layout, part, 
 def test_overflow_shows_in_the_typed_module(tmp_path: Path):
     """The feed-forward layer of layer 1 passes 65,504; ONNX Runtime, which computes in fp32 inside, shows nothing."""
     checkpoint = dangerous()
-    naive = exported_once(tmp_path / "naive", checkpoint, calibration=PrecisionPolicy.uniform("fp16"))
+    naive = exported_once(tmp_path / "naive", checkpoint, calibration=PrecisionPolicy.uniform("fp16"), layout="kv")
     ids = random_ids(checkpoint.config, 2, 100, seed=7)
     report = verify(naive, checkpoint, ids=ids, batch_size=2, segments=10, backend="typed", bisect=True)
     assert not report.passed

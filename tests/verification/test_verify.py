@@ -53,10 +53,10 @@ ALL = slice(None)
 # One number of one matrix; of the embedding one of every token, since few tokens are seen.
 DAMAGES = [
     ("opening.embedding", [256, 16], (ALL, 3), "layer 0 is the first whose memory differs"),
-    ("layers.1/", [16, 36], (5, 12), "layer 1 is the first whose memory differs"),  # a key
-    ("layers.1/", [16, 36], (5, 35), "layer 1 is the first whose memory differs"),  # a value
-    ("layers.1/", [16, 24], (5, 3), "layer 2 is the first whose memory differs"),  # W_1: seen by the next layer
-    ("layers.2/", [24, 16], (ALL, 3), "every layer's memory agrees"),  # W_2 of the last layer; some units are idle
+    ("layers.1.", [36, 16], (12, 5), "layer 1 is the first whose memory differs"),  # a key
+    ("layers.1.", [36, 16], (35, 5), "layer 1 is the first whose memory differs"),  # a value
+    ("layers.1.", [24, 16], (3, 5), "layer 2 is the first whose memory differs"),  # W_1: seen by the next layer
+    ("layers.2.", [16, 24], (3, ALL), "every layer's memory agrees"),  # W_2 of the last layer; some units are idle
 ]
 
 

@@ -216,7 +216,8 @@ class RingStreams(Streams):
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Write positions and rows into the ring."""
-        self.ring.restore(state[POSITIONS], np.maximum(state[OLDEST], self._needed(state[POSITIONS])))
+        needed = self._needed(state[POSITIONS])
+        self.ring.restore(state[POSITIONS], np.maximum(state.get(OLDEST, needed), needed))
         for tensor, spec in enumerate(self.sizes.states):
             for b in range(self.batch_size):
                 self.buffer[tensor, b][:, self.ring.place(b, self._saved_rows)] = state[spec.input][b]

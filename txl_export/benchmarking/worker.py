@@ -65,6 +65,7 @@ class Job:
             )  # a state that is written in place has the rows of `rewind` too
             rows = self.rng.standard_normal(shape, dtype=np.float32)
             state[spec.input] = rows.astype(state[spec.input].dtype, copy=False)
+        state.pop("oldest", None)  # of a ring: all rows are there
         if "filled" in state:  # of backends whose tensors grow with the memory
             state["filled"] = np.full_like(state["filled"], info.mem_len)
         state["positions"] = np.full_like(state["positions"], info.start + info.mem_len)

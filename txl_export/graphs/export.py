@@ -148,7 +148,7 @@ def _plan(
     head: str | Iterable[str],
     segment_len: int | None,
     top_k: int,
-    rewind: int,
+    rewind: int = 0,
 ) -> Manifest:
     config, traits = checkpoint.config, layout_of(layout)
     M = config.mem_len if mem_len is None else mem_len
@@ -180,9 +180,9 @@ def _plan(
         cut,
         top_k,
         MAX_BATCH,
-        rewind,
         tuple(graphs),
         vocabulary=vocabulary,
+        rewind=rewind,
     )
 
 

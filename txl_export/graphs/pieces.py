@@ -163,15 +163,16 @@ class Attention(nn.Module):
             u: [H, d_head], shared or the layer's own.
             v: likewise.
             positions: gives terms (b) + (d).
-            fused: let one operator do scores, softmax and weighted sum where all are in one type; it came with
-                version 23 of ONNX's operators.
+            fused: let one operator do scores, softmax and weighted sum where all are in fp32; it came with version 23
+                of ONNX's operators.
         """
         super().__init__()
         self.types = types
         self.scale = reference.d_head**-0.5
         self.content, self.weighted = Product(types, "content"), Product(types, "values")
         self.positions = positions
-        self.fused = fused and len({types(name) for name in ("content", "softmax", "values", "positions")}) == 1
+        parts = {types(name) for name in ("content", "softmax", "values", "positions")}
+        self.fused = fused and parts == {torch.float32}
         self.register_buffer("u", cast((u * self.scale)[:, None], self.content.dtype))
         self.register_buffer("v", cast((v * self.scale)[:, None], self.positions.dtype))
         self.W_o = Linear(types, "W_o", reference.W_o)
