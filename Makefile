@@ -32,7 +32,7 @@ format: $(STAMP) ## sort imports, apply safe fixes, format
 bench: $(STAMP) ## time this package beside its peers, an hour at a time (OPTIONS=--help)
 	@$(PY) -m benchmarks $(OPTIONS)
 
-bench-quick: $(STAMP) ## the same at a few points, in five minutes
+bench-quick: $(STAMP) ## the same at a few points, in a quarter of an hour
 	@$(PY) -m benchmarks --quick $(OPTIONS)
 
 clean: ## remove bundles in engines/, build output and caches; .venv stays

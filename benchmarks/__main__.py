@@ -12,7 +12,7 @@ import click
 from benchmarks import pictures
 from benchmarks.artefacts import versions
 from benchmarks.campaign import BASE, Campaign, Plan
-from benchmarks.matrix import QUICK_PEERS, QUICK_SHAPES, full_matrix, quick_matrix
+from benchmarks.matrix import QUICK_PEERS, full_matrix, quick_matrix
 from benchmarks.peers import PEERS, require
 from benchmarks.results import SECTIONS, render
 from benchmarks.section import Section, read_sections, write_sections
@@ -30,8 +30,8 @@ _INTERRUPTED, _TERMINATED = 130, 143
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="A few points of two shapes, without torch.compile.")
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Time to take: 60, or 5 with --quick.")
+@click.option("--quick", is_flag=True, help="A few points, without torch.compile.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Time to take: 60, or 15 with --quick.")
 @click.option("--rounds", type=click.IntRange(min=1), default=3, help="Turns of every process.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads of each; all cores when not given.")
 @click.option("--restart", is_flag=True, help="Measure everything again.")
@@ -50,10 +50,10 @@ def command(quick: bool, minutes: float | None, rounds: int, threads: int | None
 
 
 def _quick(minutes: float | None, rounds: int, threads: int | None) -> Plan:
-    shapes = {name: open_shape(name) for name in QUICK_SHAPES}
-    cores = threads or machine.physical_cores()
     points = tuple(quick_matrix())
-    return Plan("quick", points, shapes, QUICK_PEERS, rounds, cores, minutes or 5.0, build_first=True, again=True)
+    shapes = {name: open_shape(name) for name in dict.fromkeys(p.shape for p in points)}
+    cores = threads or machine.physical_cores()
+    return Plan("quick", points, shapes, QUICK_PEERS, rounds, cores, minutes or 15.0, build_first=True, again=True)
 
 
 def _full(minutes: float | None, rounds: int, threads: int | None) -> Plan:

@@ -39,15 +39,16 @@ def full_matrix(shapes: Sequence[str]) -> list[Point]:
     ]
 
 
-QUICK_SHAPES = ("enwik8-base", "stdlib-bytes")
+QUICK_SHAPES = ("enwik8-base", "stdlib-bytes")  # over all M
 QUICK_PEERS = tuple(name for name in PEERS if name != "compile")  # whose compilations take most of five minutes
 
 
 def quick_matrix() -> list[Point]:
-    """One token over the M of two shapes, and one longer segment: what five minutes hold."""
+    """One token over the M of two shapes, longer segments, a large vocabulary, and streams in a batch."""
     places = [(1, 1600), (64, 1600), (1, 640), (1, 128), (1, 3800)]
     points = [Point(shape, L, M, 1) for L, M in places for shape in QUICK_SHAPES]
-    return points[:-1]  # the longest memory of the smaller shape does not fit
+    more = [Point("enwik8-base", 128, 1600, 1), Point("wt103-base", 1, 640, 1), Point("enwik8-base", 1, 128, 32)]
+    return points[:-1] + more  # the longest memory of the smaller shape does not fit
 
 
 def call_flops(layout: str, config: ModelConfig, point: Point) -> float:

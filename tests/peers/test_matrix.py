@@ -24,11 +24,11 @@ def test_the_full_matrix_is_the_whole_product_one_stream_first():
 
 def test_the_quick_matrix_has_every_memory_length_and_a_longer_segment():
     points = quick_matrix()
-    for shape in {p.shape for p in points}:
-        lengths = {p.mem_len for p in points if (p.shape, p.segment_len) == (shape, 1)}
-        assert lengths == ({128, 640, 1600, 3800} if shape == "enwik8-base" else {128, 640, 1600})
-        assert any(p.segment_len > 1 for p in points if p.shape == shape)
-    assert {p.batch_size for p in points} == {1}
+    expected = {"enwik8-base": {128, 640, 1600, 3800}, "stdlib-bytes": {128, 640, 1600}, "wt103-base": {640}}
+    for shape, lengths in expected.items():
+        assert {p.mem_len for p in points if (p.shape, p.segment_len) == (shape, 1)} == lengths
+    assert {p.segment_len for p in points} == {1, 64, 128} and {p.batch_size for p in points} == {1, 32}
+    assert len(points) == len(set(points))
 
 
 def test_what_memory_cannot_hold_is_left_out_compile_first():
