@@ -300,11 +300,12 @@ def million() -> Iterator[Row]:
 def _feeds(checkpoint: Checkpoint) -> Iterator[np.ndarray]:
     """Ids [1, n] of a text over and over, in all TOKENS."""
     rng, left = np.random.default_rng(0), TOKENS
-    text = np.frombuffer(Path(str(argparse.__file__)).read_bytes(), np.uint8) % checkpoint.config.vocab_size
+    text = np.frombuffer(Path(str(argparse.__file__)).read_bytes(), np.uint8).astype(np.int64)
+    text %= checkpoint.config.vocab_size
     while left:
         n = min(int(rng.choice(FEEDS)), left)
         start = int(rng.integers(len(text) - n))
-        yield text[None, start : start + n].astype(np.int64)
+        yield text[None, start : start + n]
         left -= n
 
 
