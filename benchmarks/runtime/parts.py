@@ -298,15 +298,15 @@ def million() -> Iterator[Row]:
 
 
 def _feeds(checkpoint: Checkpoint) -> Iterator[np.ndarray]:
-    """Ids [1, n] of a text over and over, in all TOKENS."""
-    rng, left = np.random.default_rng(0), TOKENS
+    """Ids [1, n] of a text over and over, in all TOKENS; every CHUNK of them is fed in the same lengths."""
+    rng, lengths = np.random.default_rng(0), list[int]()
     text = np.frombuffer(Path(str(argparse.__file__)).read_bytes(), np.uint8).astype(np.int64)
     text %= checkpoint.config.vocab_size
-    while left:
-        n = min(int(rng.choice(FEEDS)), left)
+    while (left := CHUNK - sum(lengths)) > 0:
+        lengths.append(min(int(rng.choice(FEEDS)), left))
+    for n in lengths * (TOKENS // CHUNK):
         start = int(rng.integers(len(text) - n))
         yield text[None, start : start + n]
-        left -= n
 
 
 def _resident() -> int:

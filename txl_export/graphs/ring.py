@@ -57,7 +57,7 @@ class RingOpening(nn.Module):
         super().__init__()
         self.embedding, self.n_head = Embedding(types, model.embedding), model.config.n_head
         self.guard, self.scores = manifest.guard, types("softmax")
-        self.table_rows = table_rows(manifest)
+        self.table_rows, self.ring = table_rows(manifest), manifest.ring
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, visible_from: Tensor, window: Tensor, key: Tensor
@@ -92,7 +92,8 @@ class RingOpening(nn.Module):
             seen = seen[:, None] & (distance >= 0) & (distance < window[:, None, None])
         zero, unseen = (torch.tensor(x, dtype=self.scores) for x in (0.0, float("-inf")))
         visible = torch.where(seen, zero, unseen)[:, None]
-        farthest = torch.sym_min(self.table_rows, rows - self.guard) - 1
+        cut = cuts_table(L, self.table_rows, self.ring)
+        farthest = (torch.sym_min(self.table_rows, rows - self.guard) if cut else self.table_rows) - 1
         column = (farthest - distance).clamp(0, farthest)[:, None].expand(-1, self.n_head, -1, -1)
         h = self.embedding(input_ids)
         return h[:, 0] if one_token(L) else h, [visible, column, slots], positions + L
@@ -104,20 +105,29 @@ def table_rows(manifest: Manifest) -> int:
     return min(clamp_len + 1, manifest.ring) if clamp_len > 0 else manifest.ring
 
 
+def cuts_table(L: int | torch.SymInt, rows: int, ring: int) -> bool:
+    """Whether a graph cuts its position tables to what a session's S can hold, for sessions of shorter memories.
+
+    Runtimes do it once, at loading, into a copy for each graph. A table of few clamped distances is worth it only
+    where calls are so short that reading all of it would show.
+    """
+    return rows == ring or one_token(L)
+
+
 class RingPositionTable(PositionTable):
     """Terms (b) + (d) in the order of slots."""
 
     def __init__(self, types: Types, reference: RelativeAttention, manifest: Manifest) -> None:
         """Compute the table, as `PositionTable` has it."""
         super().__init__(types, reference, manifest.config, table_rows(manifest))
-        self.guard = manifest.guard
+        self.guard, self.ring = manifest.guard, manifest.ring
 
     def forward(self, query: Tensor, column: Tensor) -> Tensor:
         """(b) + (d) of each slot: query + v, scaled, [B, H, L, d_head], and columns -> [B, H, L, S + G]."""
-        # A session of a shorter memory needs the nearer distances only, which stand last.
-        farther = torch.sym_max(self.table.shape[-1] - (column.shape[-1] - self.guard), 0)
-        scores = cast(query, self.dtype) @ self.table[..., farther:]
-        return scores.gather(3, column)
+        table, rows = self.table, self.table.shape[-1]
+        if cuts_table(query.shape[2], rows, self.ring):  # the nearer distances stand last
+            table = table[..., torch.sym_max(rows - (column.shape[-1] - self.guard), 0) :]
+        return (cast(query, self.dtype) @ table).gather(3, column)
 
 
 class RingLayer(nn.Module):
