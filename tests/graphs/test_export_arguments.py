@@ -29,6 +29,7 @@ from txl_export.errors import ConfigError, InputError
         ({"segment_lens": (1, 8), "segment_len": 9, "layout": "kv"}, InputError, "1 to 8"),
         ({"segment_lens": ("1-8",)}, InputError, "not 1-8"),
         ({"rewind": -1}, InputError, "rewind is -1"),
+        ({"rewind": "a"}, InputError, "rewind is 'a'"),
         ({"rewind": 1, "layout": "kv"}, InputError, "rewind is 1"),
         ({"segment_len": 0}, InputError, "segment_len is 0"),
         ({"top_k": 0}, InputError, "top_k is 0"),

@@ -161,6 +161,7 @@ def test_batch_size_may_be_numpys(stepping):
         ({"backend": "tensorflow"}, "onnxruntime, typed"),
         ({"backend": "eager"}, "checkpoint"),
         ({"threads": 0}, "threads is 0"),
+        ({"packed": "yes"}, "packed is 'yes'"),
     ],
 )
 def test_engine_refuses(stepping, arguments, says):

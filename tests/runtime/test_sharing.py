@@ -68,3 +68,17 @@ def test_a_call_holds_the_new_memory_of_one_layer_at_a_time(bundle, loaded):
     Engine.load(bundle.path, threads=1).session().feed(random_ids(bundle.config, 1, 1))
     ((_, options),) = loaded
     assert options.execution_order == ort.ExecutionOrder.PRIORITY_BASED and not options.enable_mem_pattern
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(None, {1: False, 8: True}), (False, {}), (True, {1: True, 8: True})])
+def test_packing_is_chosen_or_asked_for(exported, loaded, asked, expected):
+    """By default the longest calls and single tokens of several streams; threads never wait beyond a call."""
+    engine = Engine.load(exported("sliding", "ring", (1, 4, 8)).path, threads=1, packed=asked)
+    session = engine.session(1)
+    for n in (1, 4, 8):
+        session.feed(np.ones((1, n), np.int64), segment_len=n)
+    found = {name: packed(options) for name, options in loaded}
+    assert found == {f"log_probs.L{n}.onnx": expected.get(n, asked is True) for n in (1, 4, 8)}
+    engine.session(2).feed([[1], [2]])
+    assert packed(loaded[-1][1]) == (asked is not False)
+    assert {o.get_session_config_entry("session.force_spinning_stop") for _, o in loaded} == {"1"}

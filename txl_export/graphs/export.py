@@ -162,8 +162,8 @@ def _plan(
         raise InputError("no head given: name at least one, such as log_probs")
     for name in heads:
         head_spec(name, config, top_k)
-    if rewind < 0 or (rewind and not traits.in_place):
-        raise InputError(f"rewind is {rewind} in layout {layout!r}, expected 0 or, in layout 'ring', more tokens")
+    if not isinstance(rewind, int) or rewind < 0 or (rewind and not traits.in_place):
+        raise InputError(f"rewind is {rewind!r} in layout {layout!r}, expected 0 or, in layout 'ring', more tokens")
     checkpoint.dialect.window(config, M)
     longest = max(s.hi for s in segments)
     cut = longest if segment_len is None else segment_len

@@ -58,6 +58,8 @@ class Engine:
         """
         if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
             raise InputError(f"threads is {threads!r}, expected 1 to {MOST_THREADS}")
+        if packed not in (None, True, False):
+            raise InputError(f"packed is {packed!r}, expected True, False or None (where it pays)")
         if not isinstance(source, str | os.PathLike | Bundle | Checkpoint):
             raise InputError(f"a {type(source).__name__} cannot be loaded: give the path of a bundle or checkpoint")
         opened = _open(source)
