@@ -41,6 +41,11 @@ class TensorSpec:
     dtype: str
     shape: tuple[int | str, ...]
 
+    def sized(self, sizes: Mapping[str, int]) -> TensorSpec:
+        """The same with the symbolic dimensions of these names as numbers."""
+        shape = tuple(sizes.get(n, n) if isinstance(n, str) else n for n in self.shape)
+        return TensorSpec(self.name, self.dtype, shape)
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dict."""
         return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}

@@ -113,7 +113,6 @@ class OnnxRuntimeModel(LoadedModel):
             batch_size: streams.
             rows: of buffers that are written in place. A session is made for each number and batch size, in which
                 they are constants: what follows from them is computed once, position tables are cut to them.
-
         """
         sizes = {"rows": rows, "batch": batch_size} if rows else {}
         packed = self._packed(graph, batch_size)
@@ -173,10 +172,7 @@ class OnnxRuntimeModel(LoadedModel):
         ):
             names = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64"}
             there = [(v.name, names.get(v.type, v.type), tuple(v.shape)) for v in found]
-            wanted = [
-                (s.name, s.dtype, tuple(sizes.get(n, n) if isinstance(n, str) else n for n in s.shape))
-                for s in expected
-            ]
+            wanted = [(s.name, s.dtype, s.sized(sizes).shape) for s in expected]
             if there != wanted:
                 odd = next(
                     (pair for pair in zip(there, wanted, strict=False) if pair[0] != pair[1]),

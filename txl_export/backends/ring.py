@@ -12,7 +12,7 @@ from txl_export.backends.base import Arrays, ModelInfo, Streams
 from txl_export.bundle import Bundle
 from txl_export.calls import Call, Cuts, call_costs, ring_calls
 from txl_export.errors import InputError
-from txl_export.layouts import StateSpec
+from txl_export.layouts import StateSpec, ring_rows
 from txl_export.ring import UNBOUNDED, Ring
 from txl_export.room import require_room, the_memory
 
@@ -41,7 +41,7 @@ class RingSizes:
     def of(cls, bundle: Bundle) -> RingSizes:
         """Those of a bundle."""
         m = bundle.manifest
-        return cls(m.states, bundle.initial_rows(), m.guard, m.ring - m.mem_len - m.rewind, m.rewind)
+        return cls(m.states, bundle.initial_rows(), m.guard, m.reach, m.rewind)
 
 
 def with_mem_len(info: ModelInfo, mem_len: int | None) -> ModelInfo:
@@ -64,7 +64,7 @@ class RingStreams(Streams):
         """Allocate the buffers and put all streams to their start."""
         self.info, self.sizes, self.batch_size = info, sizes, batch_size
         M = info.mem_len
-        rows = max(4, M + sizes.reach + sizes.rewind)
+        rows = ring_rows(M, sizes.reach, sizes.rewind)
         self.ring = Ring(batch_size, M, rows, info.start)
         window = info.dialect.window(info.config, M)
         self.window = np.full(batch_size, UNBOUNDED if window is None else window, np.int64)

@@ -60,9 +60,8 @@ class Job:
         info, state = self.info, self.session._streams.state()
         for spec in state_specs(info.layout, info.config, info.mem_len):
             shape, axis = list(state[spec.input].shape), 1 + spec.row_axis
-            shape[axis] = max(
-                shape[axis], info.mem_len
-            )  # a state that is written in place has the rows of `rewind` too
+            # A state that is written in place has the rows of `rewind` too.
+            shape[axis] = max(shape[axis], info.mem_len)
             rows = self.rng.standard_normal(shape, dtype=np.float32)
             state[spec.input] = rows.astype(state[spec.input].dtype, copy=False)
         state.pop("oldest", None)  # of a ring: all rows are there

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from txl_export.building.sizes import fixed_sizes, with_sizes
+from txl_export.building.sizes import fixed_sizes
 from txl_export.bundle import GraphSpec, Manifest, TensorSpec
 from txl_export.errors import BuildError
 from txl_export.number_types import TYPES
@@ -89,7 +89,7 @@ def check_interface(network: Network, manifest: Manifest, graph: GraphSpec, what
         ("input", network.inputs, manifest.inputs(graph)),
         ("output", network.outputs, manifest.outputs(graph)),
     ):
-        _check_tensors(kind, found, with_sizes(expected, sizes), what)
+        _check_tensors(kind, found, [t.sized(sizes) for t in expected], what)
     if dict(network.aliases) != manifest.aliases:
         raise BuildError(
             f"{what}: it updates {_pairs(network.aliases)} in place, the manifest says {_pairs(manifest.aliases)}: "

@@ -5,10 +5,9 @@ TensorRT's parser takes a TensorScatter of a buffer of known length only, so an 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
-from txl_export.bundle import Manifest, TensorSpec
+from txl_export.bundle import Manifest
 from txl_export.errors import missing_extra
 
 Sizes = Mapping[str, int]
@@ -17,14 +16,6 @@ Sizes = Mapping[str, int]
 def fixed_sizes(manifest: Manifest) -> dict[str, int]:
     """The symbolic dimensions that engines of a bundle have as numbers."""
     return {"rows": manifest.rows} if manifest.traits.in_place else {}
-
-
-def with_sizes(tensors: list[TensorSpec], sizes: Sizes) -> list[TensorSpec]:
-    """Inputs or outputs with those dimensions as numbers."""
-    return [
-        dataclasses.replace(t, shape=tuple(sizes.get(n, n) if isinstance(n, str) else n for n in t.shape))
-        for t in tensors
-    ]
 
 
 def graph_with_sizes(graph: bytes, sizes: Sizes) -> bytes:
