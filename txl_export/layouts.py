@@ -140,7 +140,9 @@ class Layout:
         segments = parse_segments(self.segment_lens if asked is None else asked)
         if self.in_place and not all(s.fixed for s in segments):
             odd = next(s for s in segments if not s.fixed)
-            raise InputError(f"calls in place have fixed lengths, which run segments of any: give numbers, not {odd}")
+            raise InputError(
+                f"calls in place have fixed lengths, which run segments of any: give numbers, not {odd}, or --layout kv"
+            )
         if not cover:
             return segments
         if self.in_place:  # a segment may be run in any calls: with those of one token, all lengths can be

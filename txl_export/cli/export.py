@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples(
     "export models/stdlib-bytes -o engines/stdlib-bytes",
-    "export models/stdlib-bytes -o engines/long --mem-len 1600 --segment-lens 1,16,1-64",
+    "export models/stdlib-bytes -o engines/long --mem-len 1600 --segment-lens 1,16,64",
     "export models/stdlib-bytes -o engines/heads --head log_probs --head target,top_k@last --top-k 10",
     "export models/stdlib-bytes -o engines/half --precision fp16 --calibration README.md",
     "export models/stdlib-bytes -o engines/small --precision int8 --calibration README.md",
@@ -51,7 +51,7 @@ EXAMPLES = examples(
     "--segment-lens",
     type=NAMES,
     help="A graph for each: a number of tokens, or a range such as 1-64; the layout's usual ones when not given. In"
-    " layout ring they are lengths of calls, of which a segment may take several.",
+    " layout ring they are lengths of calls, numbers only, of which a segment may take several.",
 )
 @click.option("--layout", default=LAYOUT, metavar=LAYOUT_NAMES, help="What the memory tensors hold.")
 @click.option("--rewind", type=int, default=0, help="Tokens that sessions can take back at any time (layout ring).")
