@@ -172,9 +172,12 @@ def insert_after(name: str, *ops: tuple[str, Any]) -> Change:
 HALF = (("Cast", onnx.TensorProto.FLOAT16), ("Cast", onnx.TensorProto.FLOAT))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def one_trace() -> Iterator[None]:
-    """Trace each graph of a model once, for its export and for all searches: tracing takes seconds."""
+    """Trace each graph of a model once, for its export and for all searches: tracing takes seconds.
+
+    Other modules' models must not get these traces, so what is traced is named by the whole model, and it ends here.
+    """
     trace, graph = assembly.trace, Judge.graph
     traced: dict[str, Any] = {}
 
@@ -183,7 +186,8 @@ def one_trace() -> Iterator[None]:
         eps = [m.eps for m in piece.modules() if hasattr(m, "eps")]
         types = [v for m in piece.modules() for v in vars(m).values() if isinstance(v, torch.dtype)]
         rows = manifest.layout, manifest.mem_len, manifest.ring, manifest.guard
-        key = repr((type(piece), vars(piece).get("window"), shapes, eps, types, arguments, outputs, segment, rows))
+        model = manifest.config, manifest.dialect
+        key = repr((type(piece), model, shapes, eps, types, arguments, outputs, segment, rows))
         if key not in traced:
             traced[key] = trace(piece, arguments, outputs, segment, manifest)
         return traced[key]
