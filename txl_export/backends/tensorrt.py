@@ -66,7 +66,7 @@ class TensorRT:
         missing = [g.file for g in source.manifest.graphs if g.file not in loaded]
         if missing:
             raise BundleError(f"{missing[0]} has no engine: build again with '{engines[0].command(source.path)}'")
-        return TensorRTModel(source, cuda_calls, cut, mem_len, trt, loaded, native.errors)
+        return TensorRTModel(source, cuda_calls, cut, mem_len, native, loaded)
 
     def _imported(self) -> Any:
         p = self.package

@@ -14,6 +14,7 @@ from txl_export.backends.device.calls import Block, Cuda, Owned
 from txl_export.backends.device.launch import Addresses, Executor
 from txl_export.backends.device.model import DeviceModel
 from txl_export.building.messages import cause
+from txl_export.building.native import Native
 from txl_export.bundle import Bundle, GraphSpec, TensorSpec
 from txl_export.engines import EngineSpec
 from txl_export.errors import DeviceError, InputError
@@ -37,12 +38,7 @@ class Loaded:
 
 
 class TensorRTModel(DeviceModel):
-    """A bundle whose graphs run as TensorRT engines.
-
-    Attributes:
-        trt: the package.
-        errors: what it said last, the cause first.
-    """
+    """A bundle whose graphs run as TensorRT engines."""
 
     def __init__(
         self,
@@ -50,13 +46,12 @@ class TensorRTModel(DeviceModel):
         cuda: Cuda,
         segment_len: int,
         mem_len: int | None,
-        trt: Any,
+        native: Native,
         engines: Mapping[str, Loaded],
-        errors: list[str],
     ) -> None:
-        """Take engines by graph file, all checked."""
+        """Take engines by graph file, all checked, and what loaded them, which must live as long as they."""
         super().__init__(bundle, cuda, segment_len, mem_len, fixed_rows=True)
-        self.trt, self.engines, self.errors = trt, engines, errors
+        self.native, self.engines = native, engines
         self.name = next(iter(engines.values())).spec.package
 
     def streams(self, batch_size: int, mem_len: int | None = None) -> Streams:
@@ -96,8 +91,8 @@ class Context:
         self._sizes = {"batch": batch_size, "rows": rows}
         self._scratch = scratch  # as long as the context may use it
         self._set: dict[str, int] = {}
-        strategy = model.trt.ExecutionContextAllocationStrategy.USER_MANAGED
-        self._context = self._asked("make a context", lambda: loaded.engine.create_execution_context(strategy))
+        strategy = model.native.trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        self._context = self._asked("make a context", loaded.engine.create_execution_context, strategy)
         self._context.set_device_memory(scratch.address, scratch.nbytes)
 
     def shape(self, length: int) -> None:
@@ -105,39 +100,33 @@ class Context:
         sizes = self._sizes | {"segment": length}
         for tensor in self._loaded.inputs:
             shape = tensor.sized(sizes).shape
-            self._asked(f"take {tensor.name} {list(shape)}", lambda t=tensor, s=shape: self._shaped(t.name, s))
+            self._asked(f"take {tensor.name} {list(shape)}", self._context.set_input_shape, tensor.name, shape)
         missing = self._context.infer_shapes()
         if missing:
             raise self._refused(f"know the shapes of {', '.join(missing)}")
-
-    def _shaped(self, name: str, shape: tuple[int | str, ...]) -> bool:
-        return bool(self._context.set_input_shape(name, shape))
 
     def enqueue(self, addresses: Addresses) -> None:
         """See `Executor.enqueue`."""
         for name, address in addresses.items():
             if self._set.get(name) != address:
-                self._asked(f"take the address of {name}", lambda n=name, a=address: self._placed(n, a))
+                self._asked(f"take the address of {name}", self._context.set_tensor_address, name, address)
                 self._set[name] = address
-        self._asked("run", lambda: self._context.execute_async_v3(int(self._stream.handle)))
+        self._asked("run", self._context.execute_async_v3, int(self._stream.handle))
 
-    def _placed(self, name: str, address: int) -> bool:
-        return bool(self._context.set_tensor_address(name, address))
-
-    def _asked(self, what: str, ask: Callable[[], Any]) -> Any:
+    def _asked(self, what: str, ask: Callable[..., Any], *arguments: Any) -> Any:
         """What a call gives; the package answers trouble with False, None or an exception that says little."""
-        self._model.errors.clear()
+        self._model.native.errors.clear()
         try:
-            answer = ask()
+            answer = ask(*arguments)
         except (RuntimeError, ValueError, TypeError) as e:
-            self._model.errors.append(str(e))
+            self._model.native.errors.append(str(e))
             answer = None
         if not answer:
             raise self._refused(what)
         return answer
 
     def _refused(self, what: str) -> DeviceError:
-        told = cause(self._model.errors)
+        told = cause(self._model.native.errors)
         return DeviceError(
             f"engine {self._loaded.spec.file} does not {what} ({told}): build again with '{self._loaded.again}'"
         )
