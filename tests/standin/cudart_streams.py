@@ -241,6 +241,9 @@ def _known(among: dict[int, list[Work]], handle: Any) -> list[Work]:
 class Cudart(MemoryCalls, DeviceCalls, GraphCalls):
     """The module: what is no function is the genuine one's."""
 
+    __name__ = genuine.__name__
+    __spec__ = genuine.__spec__
+
     def __getattr__(self, name: str) -> Any:
         found = None if name.startswith("_") else getattr(genuine, name, None)
         if found is None or (callable(found) and not isinstance(found, type)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -100,10 +101,8 @@ class Queues:
         work.stream = stream
         stream.queue.append(work)
         if self.order == "early":
-            try:
+            with contextlib.suppress(CudaFault):  # whoever synchronises is told
                 self.drain(stream)
-            except CudaFault:
-                pass  # whoever synchronises is told
 
     def drain(self, stream: Stream, until: Work | None = None) -> None:
         """Do a stream's work, all of it or up to some; raises CudaFault for what goes wrong."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.standin.memory import CudaFault
 from tests.standin.plan_files import VERSIONS, Dim, Plan, Tensor, tensors_of
 from tests.standin.trt_context import IExecutionContext
 from tests.standin.trt_names import DataType, Dims, ILogger, Severity, TensorIOMode, TensorLocation
+from txl_export.building.packages import PACKAGES
 
 _TYPES = {
     "float32": DataType.FLOAT,
@@ -152,4 +154,6 @@ class TensorRT:
     def __init__(self, gpu: StandIn, package: str = "tensorrt") -> None:
         """Stand for a package on a device."""
         self.__version__ = VERSIONS[package]
+        self.__name__ = PACKAGES[package].module
+        self.__spec__ = ModuleSpec(self.__name__, None)  # others look whether there is such a module
         self.Runtime = type("Runtime", (Runtime,), {"gpu": gpu, "package": package})
