@@ -65,7 +65,7 @@ class OnnxRuntimeCuda(DeviceModel):
         self._stream = cuda.stream()
         self._sessions: dict[tuple[str, int, int], ort.InferenceSession] = {}
         self._lock = threading.Lock()
-        self._captures = True
+        self.captures_graphs = True
         m = bundle.manifest
         self.session(m.graphs[0], 1, m.rows if self.sizes else 0)
 
@@ -101,9 +101,9 @@ class OnnxRuntimeCuda(DeviceModel):
         try:
             session = self._made(graph, options)
         except DeviceError:
-            if not self._captures:
+            if not self.captures_graphs:
                 raise
-            self._captures = False  # graphs with a node that it runs on the host cannot be captured
+            self.captures_graphs = False  # graphs with a node that it runs on the host cannot be captured
             session = self._made(graph, options)
             self.notes = (*self.notes, f"{graph.file} is not run as a CUDA graph: ONNX Runtime cannot capture it")
         if session.get_providers()[0] != PROVIDER:
@@ -118,7 +118,7 @@ class OnnxRuntimeCuda(DeviceModel):
         told = {
             "device_id": "0",
             "user_compute_stream": str(int(self._stream.handle)),
-            "enable_cuda_graph": str(int(self._captures)),
+            "enable_cuda_graph": str(int(self.captures_graphs)),
             "use_tf32": "0",  # products of what is kept in fp32 would lose the bits it is kept for
         }
         path = self.bundle.path / graph.file
@@ -162,7 +162,7 @@ class BoundSession:
         import onnxruntime as ort
 
         binding, options = self._session.io_binding(), ort.RunOptions()
-        captured = self._model.captures and number < MOST_CAPTURED
+        captured = self._model.captures_graphs and number < MOST_CAPTURED
         options.add_run_config_entry("gpu_graph_annotation_id", str(number + 1 if captured else _NOT_CAPTURED))
         for tensor, given in self._tensors:
             bind = binding.bind_input if given else binding.bind_output
