@@ -40,6 +40,19 @@ class Call(NamedTuple):
     offsets: np.ndarray
     whole: bool
 
+    def counted(self, last_only: bool, counts: np.ndarray) -> list[tuple[int, int, int]]:
+        """Which answers count: (stream, where its answer begins in the feed's, how many).
+
+        Args:
+            last_only: whether only each stream's last token is answered.
+            counts: tokens of each stream in the feed, int64 [B].
+        """
+        streams = np.flatnonzero(self.valid).tolist()
+        if last_only:
+            ends = self.starts + self.valid
+            return [(b, 0, 1) for b in streams if ends[b] == counts[b]]
+        return [(b, int(self.starts[b]), int(self.valid[b])) for b in streams]
+
 
 def cut(n: int, segment_len: int) -> list[int]:
     """Lengths of the segments of a feed of n tokens: `segment_len` each, and what is left."""

@@ -53,6 +53,10 @@ class EnvironmentMismatch(TxlError):
     exit_code = 3
 
 
+class DeviceError(EnvironmentMismatch):
+    """A GPU has no room for what was asked, or refused a call."""
+
+
 def missing_extra(package: str, extra: str, purpose: str) -> EnvironmentMismatch:
     """The error for an optional package that is not installed, naming the extra that brings it."""
     return EnvironmentMismatch(

@@ -60,7 +60,7 @@ def feeding(session: Session, length: int) -> Callable[[], object]:
     """A call that feeds `length` random tokens to each stream, answers in one buffer."""
     ids = np.random.default_rng(1).integers(0, session.info.config.vocab_size, (session.batch_size, length))
     out = session.feed(ids, segment_len=max(length, 1))
-    return lambda: session.feed(ids, segment_len=length, out=out)  # type: ignore[arg-type]
+    return lambda: session.feed(ids, segment_len=length, out=out)
 
 
 def alternate(calls: Mapping[str, Callable[[], object]], rounds: int, each: int) -> dict[str, list[float]]:

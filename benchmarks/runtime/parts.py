@@ -324,7 +324,7 @@ def _against_reference(checkpoint: Checkpoint, session: Session, feeds: list[np.
     for ids in feeds[last:]:
         judge.feed(ids)
     further = [feeds[0], feeds[1], *feeds[100:104]]
-    return max(float(np.abs(session.feed(ids) - judge.feed(ids)).max()) for ids in further)  # type: ignore[operator]
+    return max(float(np.abs(session.feed(ids) - judge.feed(ids)).max()) for ids in further)
 
 
 def nodes() -> Iterator[Row]:

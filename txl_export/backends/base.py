@@ -8,7 +8,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from txl_export.layouts import StateSpec
 from txl_export.precision import MEMORY
 from txl_export.segments import SegmentRange
 from txl_export.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from txl_export.backends.device.tape import DeviceSide
 
 Arrays = dict[str, np.ndarray]
 
@@ -177,7 +180,12 @@ class Streams(ABC):
     """The memory and positions of B streams, and the calls that advance them.
 
     Calls between `begin` and `commit` can be taken back by `rollback`.
+
+    Attributes:
+        device: takes and gives arrays of the GPU that holds the memory; None where it is the host's.
     """
+
+    device: DeviceSide | None = None
 
     batch_size: int
     info: ModelInfo

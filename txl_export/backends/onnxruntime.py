@@ -1,8 +1,7 @@
 """Backend `onnxruntime`: graphs of a bundle on the CPU, the memory bound by address.
 
 A call allocates nothing for the memory and copies nothing of it through Python. In layout `ring` each buffer is
-input and output at once. In the others two buffers per memory tensor swap roles at every call; a third, made when
-first needed, lets a feed of several calls be taken back.
+input and output at once; in the others buffers take turns.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_export.backends.base import Arrays, LoadedModel, Streams, bundle_info, check_request, rows_of
+from txl_export.backends.base import Arrays, LoadedModel, Streams, bundle_info, check_request
 from txl_export.backends.ring import RingSizes, RingStreams, with_mem_len
+from txl_export.backends.turns import POSITIONS, TurnStreams
 from txl_export.bundle import Bundle, GraphSpec
-from txl_export.calls import Call, whole_calls
+from txl_export.calls import whole_calls
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.errors import BundleError, InputError, missing_extra
 from txl_export.number_types import PRECISIONS
@@ -27,9 +27,7 @@ from txl_export.room import require_room, the_memory
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-POSITIONS = "positions"
 MANY_ROWS = 64  # of a product, for which weights are packed whatever graph it is in
-UNWRITTEN = 12344.0  # put where a row is about to be written; every type of memory holds it
 HALF_IN_FLOAT = (
     "ONNX Runtime's CPU provider computes half precision in fp32 inside: this proves types and wiring, "
     "--backend typed shows what rounding does"
@@ -213,13 +211,14 @@ class OnnxRuntimeRing(RingStreams):
         for spec, array in zip(self.info.head(head).outputs, outputs, strict=True):
             _bind_once(bound, binding, spec.name, array)
         if first:
-            self._run_checked(graph, session, binding)
+            self.checked(graph.file, lambda: session.run_with_iobinding(binding))
+            self._bindings[graph.file] = (session, binding)
         else:
             session.run_with_iobinding(binding)
 
     def _bind(self, graph: GraphSpec) -> tuple[ort.InferenceSession, ort.IOBinding]:
         """Bind everything that has the same place in every call of a graph."""
-        session = self.model.session(graph, self.batch_size, self.buffer.shape[3])
+        session = self.model.session(graph, self.batch_size, self.store.shape[3])
         binding, self._bound[graph.file] = session.io_binding(), {}
         for name, array in (
             (POSITIONS, self.ring.positions),
@@ -233,117 +232,63 @@ class OnnxRuntimeRing(RingStreams):
             _bind_output(binding, spec.output, array)
         return session, binding
 
-    def _run_checked(self, graph: GraphSpec, session: ort.InferenceSession, binding: ort.IOBinding) -> None:
-        """Run the first call of a graph, and see that it wrote every buffer and only where it should."""
-        slots = list(enumerate(self.ring.slots))
-        kept = [self.buffer[:, b][:, :, [s - 1, s]] for b, s in slots]
-        for b, s in slots:
-            self.buffer[:, b, :, s] = UNWRITTEN
-        try:
-            session.run_with_iobinding(binding)
-            for (b, s), rows in zip(slots, kept, strict=True):
-                unwritten = (self.buffer[:, b, :, s] == UNWRITTEN).all(axis=(1, 2)).any()
-                if unwritten or not np.array_equal(self.buffer[:, b, :, s - 1], rows[:, :, 0], equal_nan=True):
-                    raise BundleError(f"{graph.file} does not write its memory in place: export again")
-        except BaseException:
-            for (b, s), rows in zip(slots, kept, strict=True):
-                self.buffer[:, b][:, :, [s - 1, s]] = rows
-            raise
-        self._bindings[graph.file] = (session, binding)
 
-
-class OnnxRuntimeStreams(Streams):
+class OnnxRuntimeStreams(TurnStreams[Arrays]):
     """Memory of B streams in buffers that take turns as input and output."""
 
     def __init__(self, model: OnnxRuntimeModel, batch_size: int) -> None:
         """Allocate the first buffers and put all streams to their start."""
-        self.model, self.info, self.batch_size = model, model.info, batch_size
+        self.model = model
         nbytes = 2 * batch_size * sum(s.nbytes for s in model.states)
         require_room(nbytes, *the_memory(model.info.mem_len, batch_size))
-        self._slots: list[Arrays] = [self._allocate(), self._allocate()]
-        self._now, self._kept = 0, None  # type: int, int | None
         self._bindings: dict[tuple[str, int, int], ort.IOBinding] = {}
-        self.reset(np.arange(batch_size))
+        super().__init__(model.info, model.states, model.rows, batch_size)
 
     def _allocate(self) -> Arrays:
-        slot = {s.input: np.zeros((self.batch_size, *s.shape), s.dtype) for s in self.model.states}
+        slot = {s.input: np.zeros((self.batch_size, *s.shape), s.dtype) for s in self.states}
         return slot | {POSITIONS: np.zeros(self.batch_size, np.int64)}
 
-    def call(
-        self, ids: np.ndarray, head: str, targets: np.ndarray | None, outputs: Sequence[np.ndarray], call: Call
+    def _read(self, slot: Arrays) -> Arrays:
+        return {name: array.copy() for name, array in slot.items()}
+
+    def _write(self, slot: Arrays, state: Mapping[str, np.ndarray], streams: np.ndarray) -> None:
+        for name, array in slot.items():
+            array[streams] = state[name]
+
+    def _positions(self, slot: Arrays) -> np.ndarray:
+        return slot[POSITIONS]
+
+    def run(
+        self,
+        ids: np.ndarray,
+        head: str,
+        targets: np.ndarray | None,
+        outputs: Sequence[np.ndarray],
+        now: int,
+        free: int,
     ) -> None:
-        """Run one call from the present buffers into free ones, which become the present ones."""
-        del call  # all streams advance by all of it
+        """Run a graph from one buffer into another."""
         graph = self.model.graph(head, ids.shape[1])
         session = self.model.session(graph, self.batch_size)
-        free = self._free_slot()
-        binding = self._binding(graph, session, free)
+        binding = self._binding(graph, session, now, free)
         _bind_input(binding, "input_ids", ids)
         if targets is not None:
             _bind_input(binding, "targets", targets)
-        for spec, array in zip(self.model.info.head(head).outputs, outputs, strict=True):
+        for spec, array in zip(self.info.head(head).outputs, outputs, strict=True):
             _bind_output(binding, spec.name, array)
         session.run_with_iobinding(binding)
-        self._now = free
 
-    def _free_slot(self) -> int:
-        """A buffer that holds neither the present nor the remembered state."""
-        taken = {self._now, self._kept}
-        free = next((i for i in range(len(self._slots)) if i not in taken), None)
-        if free is None:
-            self._slots.append(self._allocate())
-            free = len(self._slots) - 1
-        return free
-
-    def _binding(self, graph: GraphSpec, session: ort.InferenceSession, free: int) -> ort.IOBinding:
+    def _binding(self, graph: GraphSpec, session: ort.InferenceSession, now: int, free: int) -> ort.IOBinding:
         """Bindings of the memory, made once per graph and direction."""
-        key = (graph.file, self._now, free)
+        key = (graph.file, now, free)
         if key not in self._bindings:
             binding = session.io_binding()
-            for name, array in self._slots[self._now].items():
+            for name, array in self._slots[now].items():
                 _bind_input(binding, name, array)
             for name, array in self._slots[free].items():
                 _bind_output(binding, f"new_{name}", array)
             self._bindings[key] = binding  # kept only when whole
         return self._bindings[key]
-
-    def begin(self) -> None:
-        """Keep the present buffers untouched until `commit`."""
-        self._kept = self._now
-
-    def commit(self) -> None:
-        """Let the kept buffers be used again."""
-        self._kept = None
-
-    def rollback(self) -> None:
-        """Make the kept buffers the present ones."""
-        if self._kept is not None:
-            self._now, self._kept = self._kept, None
-
-    def reset(self, streams: np.ndarray) -> None:
-        """Write the first rows and position of some streams."""
-        slot = self._slots[self._now]
-        for name, row in self.model.rows.items():
-            slot[name][streams] = row
-        slot[POSITIONS][streams] = self.model.info.start
-
-    @property
-    def positions(self) -> np.ndarray:
-        """Graph position of each stream, int64 [B]."""
-        return self._slots[self._now][POSITIONS].copy()
-
-    def state(self) -> Arrays:
-        """Copies of memory and positions."""
-        return {name: array.copy() for name, array in self._slots[self._now].items()}
-
-    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Copy memory and positions in."""
-        for name, array in self._slots[self._now].items():
-            array[...] = state[name]
-
-    def memory(self, stream: int) -> list[Arrays]:
-        """Per layer the rows that count, oldest first."""
-        return rows_of(self.model.info, self.model.states, self._slots[self._now], stream)
 
 
 def _stage(bound: dict[str, Any], binding: ort.IOBinding, name: str, array: np.ndarray) -> None:

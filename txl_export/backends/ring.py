@@ -1,22 +1,27 @@
-"""Memory of streams in one buffer that is written in place: layout `ring`, whatever runs the graphs."""
+"""Memory of streams in one buffer that is written in place: layout `ring`, whatever runs the graphs.
+
+Where the rows are is a `RowStore`'s business; which of them count is told by positions (`txl_export.ring`).
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from txl_export.backends.base import Arrays, ModelInfo, Streams
+from txl_export.backends.rows import ALL, HostRows, RowStore
 from txl_export.bundle import Bundle
 from txl_export.calls import Call, Cuts, call_costs, ring_calls
-from txl_export.errors import InputError
+from txl_export.errors import BundleError, InputError
 from txl_export.layouts import StateSpec, ring_rows
 from txl_export.ring import UNBOUNDED, Ring
 from txl_export.room import require_room, the_memory
 
 POSITIONS, OLDEST = "positions", "oldest"
+UNWRITTEN = 12344.0  # put where a row is about to be written; every type of memory holds it
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class RingSizes:
         guard: G.
         reach: tokens from a segment's start to the end of a call in it, at most.
         rewind: tokens that can be taken back at any time.
+        rows: S, where graphs have it as a constant; None where it follows from a session's M.
     """
 
     states: Sequence[StateSpec]
@@ -36,12 +42,13 @@ class RingSizes:
     guard: int
     reach: int
     rewind: int
+    rows: int | None = None
 
     @classmethod
-    def of(cls, bundle: Bundle) -> RingSizes:
-        """Those of a bundle."""
+    def of(cls, bundle: Bundle, fixed: bool = False) -> RingSizes:
+        """Those of a bundle; `fixed` where all its sessions have the rows of its own M."""
         m = bundle.manifest
-        return cls(m.states, bundle.initial_rows(), m.guard, m.reach, m.rewind)
+        return cls(m.states, bundle.initial_rows(), m.guard, m.reach, m.rewind, m.ring if fixed else None)
 
 
 def with_mem_len(info: ModelInfo, mem_len: int | None) -> ModelInfo:
@@ -55,29 +62,44 @@ def with_mem_len(info: ModelInfo, mem_len: int | None) -> ModelInfo:
 
 
 class RingStreams(Streams):
-    """Memory of B streams, [B, H, S + G, d_head] for keys and for values of each layer, in one array.
+    """Memory of B streams, [B, H, S + G, d_head] for keys and for values of each layer, in one store.
 
     Calls that overwrite what `rollback` may need keep a copy of those rows; others keep positions only.
     """
 
-    def __init__(self, info: ModelInfo, sizes: RingSizes, batch_size: int) -> None:
-        """Allocate the buffers and put all streams to their start."""
+    def __init__(
+        self,
+        info: ModelInfo,
+        sizes: RingSizes,
+        batch_size: int,
+        allocate: Callable[[tuple[int, ...], np.dtype[np.generic]], RowStore] | None = None,
+    ) -> None:
+        """Allocate the buffers, by default on the host, and put all streams to their start."""
         self.info, self.sizes, self.batch_size = info, sizes, batch_size
         M = info.mem_len
-        rows = ring_rows(M, sizes.reach, sizes.rewind)
+        rows = sizes.rows or ring_rows(M, sizes.reach, sizes.rewind)
         self.ring = Ring(batch_size, M, rows, info.start)
         window = info.dialect.window(info.config, M)
         self.window = np.full(batch_size, UNBOUNDED if window is None else window, np.int64)
         heads, _, width = sizes.states[0].shape
         dtype = "float32" if sizes.states[0].dtype == "bfloat16" else sizes.states[0].dtype  # which numpy has not
         shape = (len(sizes.states), batch_size, heads, rows + sizes.guard, width)
-        require_room(int(np.prod(shape)) * np.dtype(dtype).itemsize, *the_memory(M, batch_size))
-        self.buffer = np.zeros(shape, dtype)
+        self.store = (allocate or self._on_host)(shape, np.dtype(dtype))
         self._costs = call_costs(info, batch_size)
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
         self._moved = False  # whether a call has run since `begin`
-        self._overwritten: list[tuple[np.ndarray, list[np.ndarray]]] = []
+        self._overwritten: list[tuple[np.ndarray, list[object]]] = []
         self._start(np.arange(batch_size))
+
+    def _on_host(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> HostRows:
+        require_room(int(np.prod(shape)) * dtype.itemsize, *the_memory(self.info.mem_len, self.batch_size))
+        return HostRows(shape, dtype)
+
+    @property
+    def buffer(self) -> np.ndarray:
+        """The rows, [tensors, B, H, S + G, d_head], of streams whose memory is the host's."""
+        assert isinstance(self.store, HostRows)
+        return self.store.array
 
     def plan(self, counts: np.ndarray, segment_len: int, last_only: bool) -> Iterator[Call]:
         """Calls that cost least; streams read as many tokens as each is given."""
@@ -121,7 +143,7 @@ class RingStreams(Streams):
         lost = ring.positions - ring.rows
         if ((lost + length > lowest) & (lost < positions)).any():
             slots = ring.slots
-            rows = [self.buffer[:, b, :, s : s + length].copy() for b, s in enumerate(slots)]
+            rows = [self.store.keep(b, int(s), length) for b, s in enumerate(slots)]
             self._overwritten.append((slots, rows))
 
     def _needed(self, positions: np.ndarray) -> np.ndarray:
@@ -143,7 +165,7 @@ class RingStreams(Streams):
             return
         for slots, rows in reversed(self._overwritten):
             for b, (slot, kept) in enumerate(zip(slots, rows, strict=True)):
-                self.buffer[:, b, :, slot : slot + kept.shape[2]] = kept
+                self.store.put_back(b, int(slot), kept)
         positions, written = self._kept
         # Rows below those that were kept are gone where calls wrote over them: they cannot be rewound to any more.
         lost = np.minimum(self.ring.written, self._needed(positions) + self.ring.rows)
@@ -158,14 +180,15 @@ class RingStreams(Streams):
         """
         for b in streams:
             if not self._is_finite(b):
-                self.buffer[:, b] = 0
+                self.store.write(b, ALL, np.zeros((), self.store.dtype))
         self._start(streams)
 
     def _start(self, streams: np.ndarray) -> None:
         self.ring.reset(streams)
         if self.ring.start:
-            for buffer, spec in zip(self.buffer, self.sizes.states, strict=True):
-                buffer[streams, :, : self.ring.start] = self.sizes.initial[spec.input]
+            first = np.stack([self.sizes.initial[s.input] for s in self.sizes.states])  # [tensors, H, 1, d_head]
+            for b in streams:
+                self.store.write(b, slice(0, self.ring.start), first)
 
     def _is_finite(self, stream: int) -> bool:
         """Whether a stream holds numbers only.
@@ -173,8 +196,9 @@ class RingStreams(Streams):
         What is no number in one layer makes the next layers' rows of all later tokens so: it shows in the last row
         that was written, or in the last layer.
         """
-        last = (self.ring.positions[stream] - 1) % self.ring.rows
-        return bool(np.isfinite(self.buffer[:, stream, :, last]).all() and np.isfinite(self.buffer[-2:, stream]).all())
+        last = int((self.ring.positions[stream] - 1) % self.ring.rows)
+        parts = self.store.read(stream, [last]), self.store.read(stream, tensors=slice(-2, None))
+        return all(np.isfinite(part).all() for part in parts)
 
     def rewind(self, n: int, streams: np.ndarray) -> None:
         """Take back the last n tokens of some streams."""
@@ -200,33 +224,60 @@ class RingStreams(Streams):
 
         They are there from position `oldest` on: a rewind may need more of them than that leaves.
         """
-        found = {s.input: self._ordered(i) for i, s in enumerate(self.sizes.states)}
+        rows = [self._ordered(b) for b in range(self.batch_size)]
+        found = {s.input: np.stack([r[i] for r in rows]) for i, s in enumerate(self.sizes.states)}
         return found | {POSITIONS: self.positions, OLDEST: self._oldest_saved()}
 
     def _oldest_saved(self) -> np.ndarray:
         return np.maximum(self.ring.oldest(), self._needed(self.ring.positions))
 
-    def _ordered(self, tensor: int) -> np.ndarray:
+    def _ordered(self, stream: int) -> np.ndarray:
         n = self._saved_rows
-        rows = np.stack([self.buffer[tensor, b][:, self.ring.place(b, n)] for b in range(self.batch_size)])
-        position = self.ring.positions[:, None] - np.arange(n, 0, -1)
-        missing = position < self._oldest_saved()[:, None]
-        rows[np.broadcast_to(missing[:, None], rows.shape[:3])] = 0
+        rows = self.store.read(stream, self.ring.place(stream, n))
+        position = self.ring.positions[stream] - np.arange(n, 0, -1)
+        rows[:, :, position < self._oldest_saved()[stream]] = 0
         return rows
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Write positions and rows into the ring."""
         needed = self._needed(state[POSITIONS])
         self.ring.restore(state[POSITIONS], np.maximum(state.get(OLDEST, needed), needed))
-        for tensor, spec in enumerate(self.sizes.states):
-            for b in range(self.batch_size):
-                self.buffer[tensor, b][:, self.ring.place(b, self._saved_rows)] = state[spec.input][b]
+        for b in range(self.batch_size):
+            rows = np.stack([state[s.input][b] for s in self.sizes.states])
+            self.store.write(b, self.ring.place(b, self._saved_rows), rows)
 
     def memory(self, stream: int) -> list[Arrays]:
         """Per layer the rows that count, oldest first."""
         filled = int(min(self.info.mem_len, self.ring.positions[stream]))
         place = self.ring.place(stream, filled)
         layers: list[Arrays] = [{} for _ in range(self.info.config.n_layer)]
-        for buffer, spec in zip(self.buffer, self.sizes.states, strict=True):
-            layers[spec.layer][spec.input.rpartition("_")[0]] = buffer[stream][:, place]
+        for rows, spec in zip(self.store.read(stream, place), self.sizes.states, strict=True):
+            layers[spec.layer][spec.input.rpartition("_")[0]] = rows
         return layers
+
+    def checked(self, file: str, run: Callable[[], None]) -> None:
+        """Run the first call of a graph, and see that it wrote every buffer and only where it should.
+
+        Args:
+            file: the graph's, for the message.
+            run: does it, and waits until it has happened.
+
+        Raises:
+            BundleError: it writes elsewhere; the memory is as it was, but for rows that nobody sees.
+        """
+        total = self.store.shape[3]
+        slots = [(b, [int(s - 1) % total, int(s)]) for b, s in enumerate(self.ring.slots)]
+        kept = [self.store.read(b, places) for b, places in slots]
+        for b, (_, s) in slots:
+            self.store.write(b, [s], np.full((), UNWRITTEN, self.store.dtype))
+        try:
+            run()
+            for (b, places), rows in zip(slots, kept, strict=True):
+                found = self.store.read(b, places)
+                unwritten = (found[:, :, 1] == UNWRITTEN).all(axis=(1, 2)).any()
+                if unwritten or not np.array_equal(found[:, :, 0], rows[:, :, 0], equal_nan=True):
+                    raise BundleError(f"{file} does not write its memory in place: export again")
+        except BaseException:
+            for (b, places), rows in zip(slots, kept, strict=True):
+                self.store.write(b, places, rows)
+            raise

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from txl_export.backends import cuda
-from txl_export.backends.base import LoadedModel
+from txl_export.backends.base import LoadedModel, check_request
 from txl_export.backends.cuda import Device
+from txl_export.backends.device.calls import Cuda
+from txl_export.backends.device.tensorrt import Loaded, TensorRTModel
 from txl_export.building.messages import cause
-from txl_export.building.native import Native, RefusedError
+from txl_export.building.native import Native, RefusedError, describe_engine
 from txl_export.building.network import Network, check_interface
 from txl_export.building.packages import PACKAGES, Package
 from txl_export.building.targets import describe, runs_on
@@ -39,15 +41,15 @@ class TensorRT:
     def load(
         self, source: Any, mem_len: int | None = None, segment_len: int | None = None, threads: int | None = None
     ) -> LoadedModel:
-        """Check the engines of a bundle on this machine.
+        """Load the engines of a bundle, each checked against the manifest.
 
         Raises:
-            InputError: a checkpoint.
-            BundleError: the bundle has no engines of this package.
+            InputError: a checkpoint, or lengths that the bundle has not.
+            BundleError: the bundle has no engines of this package, or not for every graph.
             EnvironmentMismatch: no package, another version, no GPU, another GPU, or an engine that cannot be
-                loaded; and where all is well, since this version does not run engines.
+                loaded.
         """
-        del mem_len, segment_len, threads
+        del threads
         name = self.package.name
         if not isinstance(source, Bundle):
             raise InputError(f"backend {name!r} runs bundles, this is a checkpoint: export it and build engines first")
@@ -57,13 +59,14 @@ class TensorRT:
             raise BundleError(f"{source.path} has no engines of {name}: build them with '{command}'")
         trt = self._imported()
         engines = _for_gpu(_of_version(built, str(trt.__version__), source), cuda.devices(), source)
+        cut = check_request(source.manifest, mem_len, segment_len)
+        cuda_calls = Cuda()
         native = Native(trt, warn=lambda _: None, progress=lambda *_: True)
-        for engine in engines:
-            _check(native, source, engine)
-        raise EnvironmentMismatch(
-            f"the engines of {source.path} fit this machine, but this version of txl-export builds engines and does "
-            "not run them yet: use --backend onnxruntime"
-        )
+        loaded = {e.graph: _loaded(native, source, e) for e in engines}
+        missing = [g.file for g in source.manifest.graphs if g.file not in loaded]
+        if missing:
+            raise BundleError(f"{missing[0]} has no engine: build again with '{engines[0].command(source.path)}'")
+        return TensorRTModel(source, cuda_calls, cut, mem_len, native, loaded)
 
     def _imported(self) -> Any:
         p = self.package
@@ -111,17 +114,20 @@ def _for_gpu(built: Sequence[EngineSpec], devices: Sequence[Device], bundle: Bun
     return found
 
 
-def _check(native: Native, bundle: Bundle, engine: EngineSpec) -> None:
+def _loaded(native: Native, bundle: Bundle, spec: EngineSpec) -> Loaded:
     """Load an engine and compare what it takes and gives with the manifest."""
-    m, again = bundle.manifest, f"build again with '{engine.command(bundle.path)}'"
+    m, command = bundle.manifest, spec.command(bundle.path)
+    graph = next(g for g in m.graphs if g.file == spec.graph)
     try:
-        found = Network.from_dict(native.inspect((bundle.path / engine.file).read_bytes()))
-        graph = next(g for g in m.graphs if g.file == engine.graph)
-        check_interface(found, m, graph, f"engine {engine.file}")
+        engine = native.load((bundle.path / spec.file).read_bytes())
+        check_interface(Network.from_dict(describe_engine(engine)), m, graph, f"engine {spec.file}")
     except RefusedError as e:
-        raise EnvironmentMismatch(f"{engine.file} cannot be loaded ({cause(e.lines)}): {again}") from None
+        raise EnvironmentMismatch(
+            f"{spec.file} cannot be loaded ({cause(e.lines)}): build again with '{command}'"
+        ) from None
     except BuildError as e:
-        raise BundleError(f"{str(e).removesuffix(': export again')}: {again}") from None
+        raise BundleError(f"{str(e).removesuffix(': export again')}: build again with '{command}'") from None
+    return Loaded(spec, engine, tuple(m.inputs(graph)), command)
 
 
 TENSORRT, TENSORRT_RTX = (TensorRT(PACKAGES[name]) for name in ("tensorrt", "tensorrt-rtx"))

@@ -59,6 +59,7 @@ class Native:
         self._logger = logger(trt, self.errors, warn)  # the library takes one per process
         self._builder: Any = None
         self._network: Any = None
+        self._runtime: Any = None
 
     @property
     def capabilities(self) -> list[str]:
@@ -145,10 +146,14 @@ class Native:
 
     def inspect(self, plan: bytes) -> dict[str, Any]:
         """What an engine takes and gives. Needs a GPU; raises RefusedError where it cannot be loaded."""
+        return describe_engine(self.load(plan))
+
+    def load(self, plan: bytes) -> Any:
+        """The package's engine of a plan. Needs a GPU; raises RefusedError where it cannot be loaded."""
         self.errors.clear()
-        runtime = self._made(lambda: self.trt.Runtime(self._logger), "no runtime")
-        engine = self._made(lambda: runtime.deserialize_cuda_engine(plan), "it cannot be loaded")
-        return describe_engine(engine)
+        if self._runtime is None:
+            self._runtime = self._made(lambda: self.trt.Runtime(self._logger), "no runtime")
+        return self._made(lambda: self._runtime.deserialize_cuda_engine(plan), "it cannot be loaded")
 
 
 def _typed(trt: Any) -> int:

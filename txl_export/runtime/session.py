@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from txl_export.errors import InputError
 from txl_export.heads import HeadSpec
 from txl_export.layouts import layout_of
 from txl_export.runtime import sampling, snapshot
+from txl_export.runtime.tape import HostSink, HostSource, Sink, Source
 
 
 class TopK(NamedTuple):
@@ -52,17 +53,22 @@ class Session:
 
     def feed(
         self,
-        ids: np.ndarray | Sequence[Sequence[int]],
+        ids: Any,
         segment_len: int | None = None,
         head: str | None = None,
-        targets: np.ndarray | Sequence[Sequence[int]] | None = None,
-        out: np.ndarray | None = None,
+        targets: Any = None,
+        out: Any = None,
         lengths: Sequence[int] | np.ndarray | None = None,
-    ) -> np.ndarray | TopK:
+    ) -> Any:
         """Run tokens and remember them.
 
         Each feed starts a new segment and is cut every `segment_len` tokens; without `same_length` the
         cut is part of what the model computes.
+
+        On a GPU, `ids`, `targets` and `out` may be arrays of that GPU, of any library that speaks DLPack or
+        `__cuda_array_interface__`: int64, C-contiguous. Tokens there are not checked, and a feed whose tokens and
+        answers are both there waits for nothing: it has put its work in a stream, which consumers of the answer
+        wait for by those protocols, or by `wait()`.
 
         Args:
             ids: tokens, integers [B, n], n >= 1.
@@ -78,95 +84,90 @@ class Session:
                 last token.
 
         Returns:
-            The head's answer for every position, [B, n, ...], or for the last, [B, 1, ...]: an array,
-            or `TopK`. It belongs to the caller.
+            The head's answer for every position, [B, n, ...], or for the last, [B, 1, ...]: a numpy array, or `TopK`
+            of two; on the GPU where `ids` are. It belongs to the caller.
 
         Raises:
             InputError: wrong shape, dtype, token, head or length; the memory is untouched.
         """
         spec = self._head(head)
-        integers = self._integers(ids, "ids")
-        n = integers.shape[1]
+        given = self._given(ids, "ids")
+        n = given.shape[1]
         counts = self._counts(lengths, n)
-        tokens, wanted = self._tokens(integers, "ids", counts), self._targets(targets, spec, n, counts)
+        tokens = self._source(given, "ids", counts)
+        wanted = self._targets(targets, spec, n, counts)
         limit = self.info.segment_len if segment_len is None else segment_len
         if not _is_int(limit) or limit < 1:
             raise InputError(f"segment_len is {limit!r}, expected 1 or more tokens")
         calls = self._streams.plan(counts, int(limit), spec.last_only)
-        answers = self._answers(spec, n, out)
-        if lengths is not None:
-            for array in answers:
-                array.fill(-1 if array.dtype.kind == "i" else np.nan)
-        self._run(tokens, wanted, calls, spec, answers, counts)
-        return TopK(*answers) if len(answers) > 1 else answers[0]
+        answers = self._answers(spec, n, out, on_device=not isinstance(given, np.ndarray))
+        sinks = [self._sink(a, spec, counts, blank=lengths is not None) for a in answers]
+        self._run(tokens, wanted, calls, spec, sinks)
+        if len(answers) > 1:
+            return TopK(*answers)
+        return answers[0] if out is None or isinstance(out, np.ndarray) else out
 
     def _run(
-        self,
-        tokens: np.ndarray,
-        targets: np.ndarray | None,
-        calls: Iterator[Call],
-        spec: HeadSpec,
-        answers: list[np.ndarray],
-        counts: np.ndarray,
+        self, tokens: Source, targets: Source | None, calls: Iterator[Call], spec: HeadSpec, sinks: list[Sink]
     ) -> None:
         """Run the calls of one feed; all of them count, or none."""
         self._streams.begin()
         try:
             for call in calls:
-                run = self._run_whole if call.whole else self._run_part
-                run(tokens, targets, call, spec, answers, counts)
+                blocks = [sink.block(call) for sink in sinks]
+                asked = None if targets is None else targets.take(call)
+                self._streams.call(tokens.take(call), spec.name, asked, blocks, call)
+                for sink, block in zip(sinks, blocks, strict=True):
+                    sink.put(call, block)
         except BaseException:
             self._streams.rollback()
             raise
         self._streams.commit()
 
-    def _run_whole(
-        self,
-        tokens: np.ndarray,
-        targets: np.ndarray | None,
-        call: Call,
-        spec: HeadSpec,
-        answers: list[np.ndarray],
-        counts: np.ndarray,
-    ) -> None:
-        """Run a call of the same tokens of all streams."""
-        del counts
-        start = int(call.starts[0])
-        span = slice(start, start + call.length)
-        rows = slice(0, 1) if spec.last_only else span
-        parts = [a[:, rows] for a in answers]
-        # A graph writes whole blocks: a slice of several streams goes through one of its own.
-        blocks = [p if p.flags.c_contiguous else np.empty_like(p, order="C") for p in parts]
-        asked = None if targets is None else np.ascontiguousarray(targets[:, rows])
-        self._streams.call(np.ascontiguousarray(tokens[:, span]), spec.name, asked, blocks, call)
-        for part, block in zip(parts, blocks, strict=True):
-            if part is not block:
-                part[...] = block
+    def _on_device(self, value: object) -> bool:
+        """Whether this is an array on the GPU that holds the memory; raises InputError for one where that is not."""
+        if isinstance(value, np.ndarray | list | tuple) or not (
+            hasattr(value, "__dlpack_device__") or hasattr(value, "__cuda_array_interface__")
+        ):
+            return False
+        if self._streams.device is not None:
+            return self._streams.device.has(value)
+        if hasattr(value, "__cuda_array_interface__"):
+            raise InputError(
+                f"an array on a GPU was given, backend {self._model.name!r} reads the host's memory: give a numpy "
+                "array, or run on the GPU with --backend tensorrt"
+            )
+        return False
 
-    def _run_part(
-        self,
-        tokens: np.ndarray,
-        targets: np.ndarray | None,
-        call: Call,
-        spec: HeadSpec,
-        answers: list[np.ndarray],
-        counts: np.ndarray,
-    ) -> None:
-        """Run a call in which streams read tokens of their own, or padding, and take the answers that count."""
-        last = tokens.shape[1] - 1
-        places = np.minimum(call.starts[:, None] + np.arange(call.length), last)
-        rows = np.zeros((self.batch_size, 1), np.int64) if spec.last_only else places
-        blocks = [np.empty((*rows.shape, *a.shape[2:]), a.dtype) for a in answers]
-        asked = None if targets is None else np.ascontiguousarray(np.take_along_axis(targets, rows, 1))
-        ids = np.ascontiguousarray(np.take_along_axis(tokens, places, 1))
-        self._streams.call(ids, spec.name, asked, blocks, call)
-        ends = call.starts + call.valid
-        for b in np.flatnonzero(call.valid):
-            if spec.last_only and ends[b] < counts[b]:
-                continue
-            start, n = (0, 1) if spec.last_only else (call.starts[b], call.valid[b])
-            for array, block in zip(answers, blocks, strict=True):
-                array[b, start : start + n] = block[b, :n]
+    def _given(self, value: object, what: str) -> Any:
+        """Integers [B, n]: a checked numpy array, or one on the GPU that holds the memory, taken as it is."""
+        side = self._streams.device
+        if side is None or not self._on_device(value):
+            return self._integers(value, what)
+        array = side.taken(value, what)
+        if array.dtype != np.int64:
+            raise InputError(f"{what} have dtype {array.dtype} on the GPU, expected int64")
+        self._check_shape(array.shape, what)
+        return array
+
+    def _source(self, given: Any, what: str, counts: np.ndarray, last_only: bool = False) -> Source:
+        """Tokens as calls take them; of those on a GPU nobody looks at the values."""
+        if isinstance(given, np.ndarray):
+            return HostSource(self._tokens(given, what, counts), last_only)
+        assert self._streams.device is not None
+        return self._streams.device.source(given, last_only)
+
+    def _sink(self, answer: Any, spec: HeadSpec, counts: np.ndarray, blank: bool) -> Sink:
+        """An answer as calls give it; `blank` where some of it may stay unanswered."""
+        if isinstance(answer, np.ndarray):
+            if blank:
+                answer.fill(-1 if answer.dtype.kind == "i" else np.nan)
+            return HostSink(answer, spec.last_only, counts)
+        side = self._streams.device
+        assert side is not None
+        if blank:
+            side.blank(answer)
+        return side.sink(answer, spec.last_only, counts)
 
     def _counts(self, lengths: object, n: int) -> np.ndarray:
         """Tokens of each stream, int64 [B]."""
@@ -198,11 +199,12 @@ class Session:
             raise InputError(f"{what} have rows of different lengths, expected [{self.batch_size}, n]") from None
         if array.dtype.kind not in "iu" and array.size:
             raise InputError(f"{what} have dtype {array.dtype}, expected integers")
-        if array.ndim != 2 or array.shape[0] != self.batch_size or not array.size:
-            raise InputError(
-                f"{what} have shape {list(array.shape)}, expected [{self.batch_size}, n] with n of 1 or more"
-            )
+        self._check_shape(array.shape, what)
         return array
+
+    def _check_shape(self, shape: tuple[int, ...], what: str) -> None:
+        if len(shape) != 2 or shape[0] != self.batch_size or not shape[1]:
+            raise InputError(f"{what} have shape {list(shape)}, expected [{self.batch_size}, n] with n of 1 or more")
 
     def _tokens(self, array: np.ndarray, what: str, counts: np.ndarray) -> np.ndarray:
         """Check integers [B, n], of which each stream reads `counts`, and make them tokens, int64."""
@@ -222,25 +224,35 @@ class Session:
             raise InputError(f"scoring got {tokens.size} token, expected a sequence of two or more")
         return tokens
 
-    def _targets(self, targets: object, spec: HeadSpec, n: int, counts: np.ndarray) -> np.ndarray | None:
+    def _targets(self, targets: object, spec: HeadSpec, n: int, counts: np.ndarray) -> Source | None:
         if not spec.takes_targets:
             if targets is not None:
                 raise InputError(f"targets were given, but head {spec.name!r} takes none: use head='target'")
             return None
         if targets is None:
             raise InputError(f"head {spec.name!r} needs targets: give the tokens whose log-probabilities are asked for")
-        array = self._integers(targets, "targets")
+        given = self._given(targets, "targets")
         columns = 1 if spec.last_only else n
-        if array.shape[1] != columns:
-            raise InputError(f"targets have shape {list(array.shape)}, expected {[self.batch_size, columns]}")
-        return self._tokens(array, "targets", counts)
+        if given.shape[1] != columns:
+            raise InputError(f"targets have shape {list(given.shape)}, expected {[self.batch_size, columns]}")
+        return self._source(given, "targets", counts, spec.last_only)
 
-    def _answers(self, spec: HeadSpec, n: int, out: np.ndarray | None) -> list[np.ndarray]:
+    def _answers(self, spec: HeadSpec, n: int, out: Any, on_device: bool) -> list[Any]:
+        """Arrays for the answers: the caller's, or new ones where the tokens are."""
         shapes = [(self.batch_size, 1 if spec.last_only else n, *o.tail) for o in spec.outputs]
+        side = self._streams.device
         if out is None:
-            return [np.empty(shape, o.dtype) for shape, o in zip(shapes, spec.outputs, strict=True)]
+            make = side.empty if side is not None and on_device else np.empty
+            return [make(shape, o.dtype) for shape, o in zip(shapes, spec.outputs, strict=True)]
         if len(shapes) > 1:
             raise InputError(f"out cannot be given for head {spec.name!r}, which returns {len(shapes)} arrays")
+        if side is not None and self._on_device(out):
+            array = side.taken(out, "out")
+            if array.shape != shapes[0] or array.dtype != spec.outputs[0].dtype:
+                raise InputError(
+                    f"out is {array.dtype} {list(array.shape)}, expected {spec.outputs[0].dtype} {list(shapes[0])}"
+                )
+            return [array]
         if not isinstance(out, np.ndarray) or out.shape != shapes[0] or out.dtype != spec.outputs[0].dtype:
             found = f"{out.dtype} {list(out.shape)}" if isinstance(out, np.ndarray) else type(out).__name__
             raise InputError(f"out is {found}, expected {spec.outputs[0].dtype} {list(shapes[0])}")

@@ -1,0 +1,156 @@
+"""Arrays on a GPU, as libraries hand them to each other: DLPack, and `__cuda_array_interface__`.
+
+Sources: https://dmlc.github.io/dlpack/latest/python_spec.html, and the CUDA Array Interface, version 3, of Numba's
+documentation. A consumer that follows either waits for the stream in which an array is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from txl_export.backends.device.calls import Cuda, Owned
+from txl_export.errors import InputError, missing_extra
+
+_CUDA_DEVICES = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
+_LEGACY_STREAM, _NO_WAITING = 1, -1
+
+
+class DeviceArray:
+    """Numbers on the GPU, C-contiguous; made by work in a stream that may not have happened yet.
+
+    Attributes:
+        shape: of the array.
+        dtype: numpy's.
+        address: of the first number.
+    """
+
+    def __init__(
+        self, cuda: Cuda, stream: Owned, shape: tuple[int, ...], dtype: str, address: int, owner: object
+    ) -> None:
+        """Take a place on the device and what keeps it."""
+        self.shape, self.dtype, self.address = shape, np.dtype(dtype), address
+        self._cuda, self._stream, self._owner = cuda, stream, owner
+
+    @classmethod
+    def empty(cls, cuda: Cuda, stream: Owned, shape: tuple[int, ...], dtype: str) -> DeviceArray:
+        """A new one, of unknown content; raises DeviceError where there is no room."""
+        block = cuda.allocate(int(np.prod(shape)) * np.dtype(dtype).itemsize, f"an answer {list(shape)}")
+        return cls(cuda, stream, shape, dtype, block.address, block)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all numbers."""
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    def wait(self) -> None:
+        """Wait until the work that makes the numbers has happened, for consumers that don't."""
+        self._cuda.wait(self._stream)
+
+    def numpy(self) -> np.ndarray:
+        """A copy on the host."""
+        found = np.empty(self.shape, self.dtype)
+        self._cuda.copy(found.ctypes.data, self.address, self.nbytes, self._stream)
+        self.wait()
+        return found
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """What CuPy, Numba and PyTorch take."""
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, False),
+            "strides": None,
+            "version": 3,
+            "stream": int(self._stream.handle),
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The GPU."""
+        return _CUDA_DEVICES[0], 0
+
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> object:
+        """A capsule; the consumer's stream waits for ours."""
+        if stream != _NO_WAITING:
+            mark = self._cuda.event()
+            self._cuda.record(mark, self._stream)
+            self._cuda.wait_in(_LEGACY_STREAM if stream is None else stream, mark)
+        view = _views().from_cuda_array_interface(self, stream_ptr=_NO_WAITING)
+        return view.__dlpack__(stream=_NO_WAITING, **options)
+
+
+def is_on_device(value: object) -> bool:
+    """Whether a value is an array on a GPU."""
+    if isinstance(value, np.ndarray):
+        return False
+    device = getattr(value, "__dlpack_device__", None)
+    if device is not None:
+        return int(device()[0]) in _CUDA_DEVICES
+    return hasattr(value, "__cuda_array_interface__")
+
+
+def taken(value: object, cuda: Cuda, stream: Owned, what: str) -> DeviceArray:
+    """An array of another library's, for work in our stream, which waits for the work that makes it.
+
+    Args:
+        value: has `__dlpack__`, which is preferred since it tells the producer our stream, or
+            `__cuda_array_interface__`.
+        cuda: the GPU.
+        stream: ours.
+        what: it is, for messages.
+
+    Raises:
+        InputError: it is not C-contiguous, on another GPU or read-only where it will be written.
+        EnvironmentMismatch: DLPack without the package that reads it.
+    """
+    if isinstance(value, DeviceArray):
+        if value._stream is not stream:
+            _follow(cuda, stream, int(value._stream.handle))
+        return value
+    if hasattr(value, "__dlpack__"):
+        view = _views().from_dlpack(value, stream_ptr=int(stream.handle))
+        shape, dtype, address, strides = tuple(view.shape), view.dtype, int(view.ptr), view.strides
+        device = view.device_id
+        contiguous = strides is None or _contiguous(shape, tuple(strides))
+    else:
+        told: Mapping[str, Any] = value.__cuda_array_interface__  # type: ignore[attr-defined]
+        shape, dtype, address = tuple(told["shape"]), np.dtype(told["typestr"]), int(told["data"][0])
+        strides, device, view = told.get("strides"), 0, value
+        contiguous = strides is None or _contiguous(shape, tuple(s // dtype.itemsize for s in strides))
+        # Before version 3 nothing tells the stream: work is the default stream's.
+        source = told.get("stream") if told["version"] >= 3 else _LEGACY_STREAM
+        if source is not None:
+            _follow(cuda, stream, int(source))
+    if device:
+        raise InputError(f"{what} are on GPU {device}, expected GPU 0, which runs the model")
+    if not contiguous:
+        raise InputError(f"{what} have strides {list(strides)} on the GPU, expected a C-contiguous array")
+    return DeviceArray(cuda, stream, shape, dtype, address, view)
+
+
+def _follow(cuda: Cuda, stream: Owned, other: int) -> None:
+    """Let our stream wait for what another has been given so far."""
+    mark = cuda.event()
+    cuda.record_in(mark, other)
+    cuda.wait_in(int(stream.handle), mark)
+
+
+def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether numbers stand one after the other; strides count numbers."""
+    step = 1
+    for n, s in zip(reversed(shape), reversed(strides), strict=True):
+        if n > 1 and s != step:
+            return False
+        step *= n
+    return True
+
+
+def _views() -> Any:
+    try:
+        from cuda.core.utils import StridedMemoryView
+    except ImportError:
+        raise missing_extra("cuda-core", "gpu", "DLPack on a GPU") from None
+    return StridedMemoryView
