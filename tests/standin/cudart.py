@@ -1,19 +1,21 @@
 """Stands for the module `cuda.bindings.runtime`: memory and copies; streams and graphs are in `cudart_streams`.
 
-Enums, constants and handle types are the genuine ones. Where CUDA leaves something open, the stand-in is strict: it
-takes host memory only if it is page-locked, and addresses only as whole numbers.
+Enums, constants and handle types are the genuine ones. Where CUDA leaves something open, the stand-in is strict: copies
+from and to memory that is not page-locked happen as late as all others, and addresses are whole numbers only.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import cuda.bindings.runtime as genuine
+import numpy as np
 
 from tests.standin.device import StandIn
 from tests.standin.memory import Code, CudaFault, Range
+from tests.standin.pageable import find
 from tests.standin.queues import Queues, Stream, Work
 
 Kind = genuine.cudaMemcpyKind
@@ -131,16 +133,28 @@ class MemoryCalls(Part):
 
     def _copy(self, handle: Any, kind: Kind, pairs: list[tuple[Range, Range]]) -> None:
         stream, (to_device, from_device) = self.stream(handle), _KINDS[kind]
-        for to, of in pairs:
-            self.gpu.memory.check(to, to_device)
-            self.gpu.memory.check(of, from_device)
+        writes, reads = zip(*pairs, strict=True) if pairs else ((), ())
+        target, source = self._side(stream, writes, to_device), self._side(stream, reads, from_device)
 
         def run() -> None:
             for to, of in pairs:
-                self.gpu.memory.view(to)[:] = self.gpu.memory.view(of)
+                target(to)[:] = source(of)
 
-        writes, reads = zip(*pairs, strict=True) if pairs else ((), ())
         self.queues.put(stream, Work("a copy", run, reads, writes))
+
+    def _side(self, stream: Stream, ranges: Sequence[Range], on_device: bool | None) -> Callable[[Range], np.ndarray]:
+        """What gives the bytes of one side of a copy when it happens; raises CudaFault for ranges that may not be."""
+        memory, used = self.gpu.memory, [r for r in ranges if r.size]
+        pageable = None
+        if used and not memory.knows(used[0].address) and not on_device:
+            first, last = used[0].address, used[-1]
+            pageable = find(Range(first, last.address + last.size - first))
+        if pageable is not None:
+            self.not_capturing(stream)
+            return pageable.view
+        for range_ in used:
+            memory.check(range_, on_device)
+        return memory.view
 
     @function()
     def cudaMemsetAsync(self, devPtr: int, value: int, count: int, stream: Any) -> None:
