@@ -10,7 +10,7 @@ import pytest
 
 from tests.standin.arrays import INTERFACES, Array, CudaInterface, Dlpack, OldDlpack
 from tests.standin.dlpack import _Managed, _Versioned
-from tests.standin.fixtures import Gpu
+from tests.standin.gpu import Gpu
 from tests.standin.machine import Machine
 
 VALUES = np.arange(6, dtype=np.int64).reshape(2, 3)

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from tests.standin.fixtures import Gpu
+from tests.standin.gpu import Gpu
 from tests.standin.machine import Machine
 
 HERE, THERE = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)

@@ -8,7 +8,7 @@ import gc
 import numpy as np
 import pytest
 
-from tests.standin.fixtures import Gpu
+from tests.standin.gpu import Gpu
 from tests.standin.graphs import WIDTH, doubling, in_place
 from tests.standin.machine import Machine
 from tests.standin.plan_files import VERSIONS
