@@ -11,6 +11,7 @@ from tests.bundles import ExportFixture, exported_ring
 from tests.helpers import random_ids
 from tests.standin.machine import Machine
 from tests.standin.plans import with_engines
+from tests.standin.queues import ORDERS
 from txl_export import Engine
 from txl_export.bundle import Bundle, GraphSpec
 
@@ -53,7 +54,9 @@ def placed(machine: Machine, bundle: Bundle, graph: GraphSpec, inputs: dict[str,
     return places
 
 
-def test_an_engine_gives_the_numbers_of_onnx_runtime(gpu, source, tmp_path):
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_engine_gives_the_numbers_of_onnx_runtime(gpu, source, tmp_path, order):
+    gpu.queues.order = order
     machine, bundle = Machine(gpu), with_engines(source, tmp_path / "copy")
     m, built = bundle.manifest, bundle.manifest.engines[-1]
     graph = next(g for g in m.graphs if g.file == built.graph)
