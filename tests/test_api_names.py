@@ -9,8 +9,9 @@ import pytest
 import txl_export
 from tests.api import cuda_uses
 from tests.api.listed import OF_RTX, committed, installed
+from tests.api.tables import MODULE
 from tests.api.take import parameters, take
-from tests.api.uses import MODULE, Reader, Use, untyped
+from tests.api.uses import Reader, Use, untyped
 
 PACKAGE = Path(txl_export.__file__).parent
 DEVICE = sorted((PACKAGE / "backends" / "device").glob("*.py"))
@@ -32,6 +33,7 @@ def used() -> list[Use]:
     """All that the package's files use of TensorRT."""
     readers = [Reader(file, untyped(FILES)) for file in FILES]
     assert [line for reader in readers for line in reader.unknown] == []
+    assert committed().lost([stray for reader in readers for stray in reader.strays], own=()) == []
     return [use for reader in readers for use in reader.uses]
 
 
@@ -73,6 +75,7 @@ class Context:
         engine.num_bindings, trt.init_libnvinfer_plugin, trt.Runtime(), getattr(engine, "num_io_tensor")
         odd: Any = engine
         self.other = engine.create_execution_context()
+        dict(x=engine)["x"].num_io_tensors
 """
 
 
@@ -83,6 +86,7 @@ def test_a_wrong_name_is_found_however_it_is_used(tmp_path):
     lines = [4, 5, 6, 7, 8, 9, 9, 9, 9]
     assert [int(w.split(":")[1]) for w in wrong] == lines
     assert [line.split(" is Any")[0] for line in reader.unknown] == ["wrong.py:10: odd", "wrong.py:11: other"]
+    assert genuine.lost(reader.strays, own=()) == ["wrong.py:12: what has num_io_tensors?"]
 
 
 WRONG_CUDA = """

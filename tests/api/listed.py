@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.api.tables import MODULE, SEVERITY
 from tests.api.take import CLASSES, ENUMS, Members, parameters
-from tests.api.uses import MODULE, SEVERITY, Use
+from tests.api.uses import Use
 
 # What every enum has, as pybind11 makes them.
 _OF_ENUMS = ("name", "value", "__members__")
@@ -45,6 +47,11 @@ class Listing:
         if use.member not in members:
             return f"{use}: {use.owner} of {self.version} has no {use.member}"
         return _arguments_problem(use, members[use.member])
+
+    def lost(self, strays: Iterable[tuple[str, str]], own: Container[str]) -> list[str]:
+        """Names that only the package's objects have, behind something else: an object that was not followed."""
+        names = {m for members in self.classes.values() for m in members if "_" in m.strip("_")}
+        return [f"{where}: what has {name}?" for where, name in strays if name in names and name not in own]
 
     def members(self, name: str) -> Members:
         """Of a class and those that it is derived from."""

@@ -1,7 +1,8 @@
 """What code uses of a TensorRT package, read from its syntax: every object is followed to its class by its name.
 
 mypy sees nothing of the package, so all of its objects are `Any` where they are named. Each variable, parameter or
-attribute that is `Any` must stand in one of the tables below: what it holds, or that it is none of the package's.
+attribute that is `Any` must stand in one of the tables of `tests.api.tables`: what it holds, or that it is none of the
+package's.
 """
 
 from __future__ import annotations
@@ -11,67 +12,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-MODULE, SEVERITY = "module", "ILogger.Severity"
-
-# By the names of variables and parameters that are `Any`, the class of what they hold, or of a list of them.
-VARIABLES = {
-    "trt": MODULE,
-    "built": "IHostMemory",
-    "config": "IBuilderConfig",
-    "dtype": "DataType",
-    "engine": "ICudaEngine",
-    "layer": "ILayer",
-    "level": SEVERITY,
-    "network": "INetworkDefinition",
-    "tensor": "ITensor",
-}
-# Likewise of attributes of our own classes.
-ATTRIBUTES = {
-    "trt": MODULE,
-    "engine": "ICudaEngine",
-    "_builder": "Builder",
-    "_context": "IExecutionContext",
-    "_logger": "ILogger",
-    "_network": "INetworkDefinition",
-    "_runtime": "Runtime",
-}
-# `Any` that is something else: a driver's handle, what a user gives, the caller's answer.
-OTHER = {
-    "answer", "api", "arguments", "code", "handle", "ids", "options", "scratch", "_scratch", "source", "targets",
-    "value", "view",
-}  # fmt: skip
-# Classes of what methods and properties give, where code goes on with it.
-GIVES = {
-    (MODULE, "Runtime"): "Runtime",
-    ("Builder", "build_serialized_network"): "IHostMemory",
-    ("Builder", "create_builder_config"): "IBuilderConfig",
-    ("Builder", "create_network"): "INetworkDefinition",
-    ("Builder", "create_optimization_profile"): "IOptimizationProfile",
-    ("IAttentionOutputLayer", "attention"): "IAttention",
-    ("IBuilderConfig", "create_timing_cache"): "ITimingCache",
-    ("IBuilderConfig", "get_timing_cache"): "ITimingCache",
-    ("IConstantLayer", "weights"): "Weights",
-    ("ICudaEngine", "create_execution_context"): "IExecutionContext",
-    ("ICudaEngine", "get_tensor_dtype"): "DataType",
-    ("ICudaEngine", "get_tensor_location"): "TensorLocation",
-    ("ICudaEngine", "get_tensor_mode"): "TensorIOMode",
-    ("ICudaEngine", "get_tensor_profile_shape"): "Dims",
-    ("ICudaEngine", "get_tensor_shape"): "Dims",
-    ("IExecutionContext", "get_tensor_shape"): "Dims",
-    ("ILayer", "get_input"): "ITensor",
-    ("ILayer", "get_output"): "ITensor",
-    ("ILayer", "get_output_type"): "DataType",
-    ("ILayer", "type"): "LayerType",
-    ("ILogger", "Severity"): SEVERITY,
-    ("INetworkDefinition", "get_input"): "ITensor",
-    ("INetworkDefinition", "get_layer"): "ILayer",
-    ("INetworkDefinition", "get_output"): "ITensor",
-    ("ITensor", "dtype"): "DataType",
-    ("ITensor", "shape"): "Dims",
-    ("ITimingCache", "serialize"): "IHostMemory",
-    ("OnnxParser", "get_error"): "ParserError",
-    ("Runtime", "deserialize_cuda_engine"): "ICudaEngine",
-}
+from tests.api.tables import ATTRIBUTES, GIVES, MODULE, OTHER, VARIABLES
 
 
 @dataclass(frozen=True)
@@ -98,21 +39,25 @@ class Reader(ast.NodeVisitor):
     Attributes:
         uses: all uses of the package's names.
         unknown: names that are `Any` and in no table, a line each.
+        strays: names behind a dot after anything else, and where.
     """
 
     def __init__(self, file: Path, untyped: Container[str] = ()) -> None:
         """Read a file; `untyped` are our own functions that give `Any`."""
         self.file, self.uses, self.unknown = file, list[Use](), list[str]()
+        self.strays: list[tuple[str, str]] = []
         self._untyped = untyped
         self._known: dict[str, str | None] = {}
         self.visit(ast.parse(file.read_text()))
 
+    def _where(self, node: ast.AST) -> str:
+        return f"{self.file.name}:{getattr(node, 'lineno', 0)}"
+
     def _use(self, node: ast.AST, owner: str, member: str, call: ast.Call | None = None, skip: int = 0) -> str | None:
-        where = f"{self.file.name}:{getattr(node, 'lineno', 0)}"
         positional, keywords = None, ()
         if call is not None and not any(isinstance(a, ast.Starred) for a in call.args):
             positional, keywords = len(call.args) - skip, tuple(k.arg or "" for k in call.keywords)
-        self.uses.append(Use(where, owner, member, positional, keywords))
+        self.uses.append(Use(self._where(node), owner, member, positional, keywords))
         if owner == MODULE and member[:1].isupper():
             return GIVES.get((owner, member), member)
         return GIVES.get((owner, member))
@@ -123,6 +68,7 @@ class Reader(ast.NodeVisitor):
     def visit_Attribute(self, node: ast.Attribute, call: ast.Call | None = None, skip: int = 0) -> str | None:
         owner = self.visit(node.value)
         if owner is None:
+            self.strays.append((self._where(node), node.attr))
             return ATTRIBUTES.get(node.attr)
         if node.attr == "__class__":
             return None
@@ -179,6 +125,15 @@ class Reader(ast.NodeVisitor):
         both = [self.visit(node.body), self.visit(node.orelse)]
         return both[0] or both[1]
 
+    def visit_BoolOp(self, node: ast.BoolOp) -> str | None:
+        found = [self.visit(value) for value in node.values]
+        return next((f for f in found if f is not None), None)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> str | None:
+        found: str | None = self.visit(node.value)
+        self._bind(node.target, found)
+        return found
+
     def visit_Subscript(self, node: ast.Subscript) -> str | None:
         self.visit(node.slice)
         found: str | None = self.visit(node.value)
@@ -189,17 +144,14 @@ class Reader(ast.NodeVisitor):
         for test in node.ifs:
             self.visit(test)
 
-    def _elements(self, node: ast.ListComp | ast.GeneratorExp) -> str | None:
+    def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp) -> str | None:
         for part in node.generators:
             self.visit(part)
         found: str | None = self.visit(node.elt)
         return found
 
-    def visit_ListComp(self, node: ast.ListComp) -> str | None:
-        return self._elements(node)
-
     def visit_GeneratorExp(self, node: ast.GeneratorExp) -> str | None:
-        return self._elements(node)
+        return self.visit_ListComp(node)
 
     def visit_DictComp(self, node: ast.DictComp) -> None:
         for part in node.generators:
@@ -250,8 +202,7 @@ class Reader(ast.NodeVisitor):
             self._tell(target, name)
 
     def _tell(self, node: ast.AST, name: str) -> None:
-        where = f"{self.file.name}:{getattr(node, 'lineno', 0)}"
-        self.unknown.append(f"{where}: {name} is Any: say in the tables of tests/api/uses.py what it is")
+        self.unknown.append(f"{self._where(node)}: {name} is Any: say in tests/api/tables.py what it is")
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         outer, self._known = self._known, dict(self._known)
@@ -267,8 +218,7 @@ class Reader(ast.NodeVisitor):
         for base in (self.visit(b) for b in node.bases):
             for method in node.body if base is not None else ():
                 if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
-                    where = f"{self.file.name}:{method.lineno}"
-                    self.uses.append(Use(where, base, method.name, len(method.args.args) - 1))
+                    self.uses.append(Use(self._where(method), base, method.name, len(method.args.args) - 1))
         for statement in node.body:
             self.visit(statement)
 

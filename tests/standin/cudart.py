@@ -1,4 +1,5 @@
-"""Stands for the module `cuda.bindings.runtime`: memory and copies; streams and graphs are in `cudart_streams`.
+"""Stands for the module `cuda.bindings.runtime`: memory and copies; see also `cudart_streams` and
+`cudart_graphs`.
 
 Enums, constants and handle types are the genuine ones. Where CUDA leaves something open, the stand-in is strict: copies
 from and to memory that is not page-locked happen as late as all others, and addresses are whole numbers only.

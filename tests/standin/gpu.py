@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.standin.cudart_streams import Cudart
+from tests.standin.cudart_graphs import Cudart
 from tests.standin.device import StandIn
 from tests.standin.trt import TensorRT
 from txl_export.building.packages import PACKAGES

@@ -12,8 +12,9 @@ import pytest
 
 from tests.api.cuda_uses import parameters
 from tests.api.listed import Listing, committed, installed, overloads
-from tests.api.uses import MODULE, Use
-from tests.standin.cudart_streams import Cudart
+from tests.api.tables import MODULE
+from tests.api.uses import Use
+from tests.standin.cudart_graphs import Cudart
 from tests.standin.device import StandIn
 from tests.standin.gpu import Gpu
 from tests.standin.graphs import doubling
