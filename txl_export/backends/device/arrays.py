@@ -51,9 +51,11 @@ class DeviceArray:
 
     def numpy(self) -> np.ndarray:
         """A copy on the host."""
-        found = np.empty(self.shape, self.dtype)
-        self._cuda.copy(found.ctypes.data, self.address, self.nbytes, self._stream)
+        pinned, owned = self._cuda.pinned(max(1, self.nbytes))
+        self._cuda.copy(pinned.ctypes.data, self.address, self.nbytes, self._stream)
         self.wait()
+        found: np.ndarray = pinned[: self.nbytes].view(self.dtype).reshape(self.shape).copy()
+        owned.close()
         return found
 
     @property

@@ -47,6 +47,23 @@ class Numbers:
         return np.where(np.isnan(seen), 0x7FC0, rounded).astype(np.uint16)
 
 
+class Bounce:
+    """Pinned host memory for what is copied now and then: the GPU copies from and to no other without stopping."""
+
+    def __init__(self, cuda: Cuda) -> None:
+        """Nothing is allocated yet."""
+        self.cuda = cuda
+        self._raw, self._owned = np.empty(0, np.uint8), None  # type: np.ndarray, Owned | None
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> np.ndarray:
+        """An array to copy from or to, until the next is asked for."""
+        nbytes = int(np.prod(shape)) * dtype.itemsize
+        if nbytes > self._raw.nbytes:
+            self._raw, self._owned = self.cuda.pinned(nbytes)
+        found: np.ndarray = self._raw[:nbytes].view(dtype).reshape(shape)
+        return found
+
+
 class Kept(NamedTuple):
     """Rows of one stream, copied aside on the device."""
 
@@ -70,6 +87,7 @@ class DeviceRows(RowStore):
         self._tensor = aligned(B * self._stream)
         self._block = cuda.allocate(tensors * self._tensor, f"a memory of {rows} rows for {B} streams")
         cuda.fill(self._block.address, 0, self._block.nbytes, stream)
+        self._bounce = Bounce(cuda)
 
     def address(self, tensor: int) -> int:
         """Of a tensor's first byte."""
@@ -82,23 +100,26 @@ class DeviceRows(RowStore):
         """See `RowStore.read`."""
         numbers, chosen = self._numbers(places), range(self.shape[0])[tensors]
         found = np.empty((len(chosen), self.shape[2], len(numbers), self.shape[4]), self._type.stored)
-        for i, tensor in enumerate(chosen):
+        for part, tensor in zip(found, chosen, strict=True):
+            pinned = self._bounce.array(part.shape, part.dtype)
             for row, at, n in runs(numbers):
-                part = found[i, :, at : at + n]
-                self._copy(part.ctypes.data, found.strides[1], self._at(tensor, stream, row), self._head, n)
-        self.cuda.wait(self.stream)
+                place = pinned[:, at : at + n]
+                self._copy(place.ctypes.data, pinned.strides[0], self._at(tensor, stream, row), self._head, n)
+            self.cuda.wait(self.stream)
+            part[...] = pinned
         return self._type.decode(found)
 
     def write(self, stream: int, places: Places, rows: np.ndarray) -> None:
         """See `RowStore.write`."""
         numbers = self._numbers(places)
         shape = (self.shape[0], self.shape[2], len(numbers), self.shape[4])
-        given = self._type.encode(np.broadcast_to(rows, shape))
-        for tensor in range(shape[0]):
+        for tensor, part in enumerate(self._type.encode(np.broadcast_to(rows, shape))):
+            pinned = self._bounce.array(part.shape, part.dtype)
+            pinned[...] = part
             for row, at, n in runs(numbers):
-                part = given[tensor, :, at : at + n]
-                self._copy(self._at(tensor, stream, row), self._head, part.ctypes.data, given.strides[1], n)
-        self.cuda.wait(self.stream)
+                place = pinned[:, at : at + n]
+                self._copy(self._at(tensor, stream, row), self._head, place.ctypes.data, pinned.strides[0], n)
+            self.cuda.wait(self.stream)
 
     def keep(self, stream: int, first: int, n: int) -> Kept:
         """See `RowStore.keep`."""

@@ -10,7 +10,7 @@ import numpy as np
 from txl_export.backends.base import Arrays
 from txl_export.backends.device.calls import Block
 from txl_export.backends.device.graphs import SessionGraphs
-from txl_export.backends.device.memory import DeviceRows, Numbers
+from txl_export.backends.device.memory import Bounce, DeviceRows, Numbers
 from txl_export.backends.device.tape import DeviceSide
 from txl_export.backends.ring import RingSizes, RingStreams, with_mem_len
 from txl_export.backends.turns import POSITIONS, TurnStreams
@@ -68,7 +68,7 @@ class DeviceTurns(TurnStreams[DeviceSlot]):
         """Allocate the first buffers and put all streams to their start; raises DeviceError where there is no room."""
         self.model, self.graphs = model, SessionGraphs(model, batch_size)
         self.cuda, self.stream = model.cuda, self.graphs.stream
-        self.device = DeviceSide(self.cuda, self.stream)
+        self.device, self._bounce = DeviceSide(self.cuda, self.stream), Bounce(self.cuda)
         m = model.bundle.manifest
         super().__init__(model.info, m.states, model.bundle.initial_rows(), batch_size)
 
@@ -82,19 +82,21 @@ class DeviceTurns(TurnStreams[DeviceSlot]):
     def _read(self, slot: DeviceSlot) -> Arrays:
         found = {}
         for s in self.states:
-            numbers, block = Numbers(s.dtype), slot.blocks[s.input]
-            array = np.empty((self.batch_size, *s.shape), numbers.stored)
-            self.cuda.copy(array.ctypes.data, block.address, array.nbytes, self.stream)
+            numbers = Numbers(s.dtype)
+            pinned = self._bounce.array((self.batch_size, *s.shape), numbers.stored)
+            self.cuda.copy(pinned.ctypes.data, slot.blocks[s.input].address, pinned.nbytes, self.stream)
             self.cuda.wait(self.stream)
-            found[s.input] = numbers.decode(array)
+            found[s.input] = numbers.decode(pinned.copy())
         return found | {POSITIONS: slot.positions.copy()}
 
     def _write(self, slot: DeviceSlot, state: Mapping[str, np.ndarray], streams: np.ndarray) -> None:
         slot.positions[streams] = state[POSITIONS]
         for s in self.states:
-            block, shape = slot.blocks[s.input], (len(streams), *s.shape)
-            given = Numbers(s.dtype).encode(np.broadcast_to(state[s.input], shape))
-            for part, b in zip(given, streams.tolist(), strict=True):
+            numbers, block = Numbers(s.dtype), slot.blocks[s.input]
+            shape = (len(streams), *s.shape)
+            pinned = self._bounce.array(shape, numbers.stored)
+            pinned[...] = numbers.encode(np.broadcast_to(state[s.input], shape))
+            for part, b in zip(pinned, streams.tolist(), strict=True):
                 self.cuda.copy(block.address + b * s.nbytes, part.ctypes.data, s.nbytes, self.stream)
             self.cuda.wait(self.stream)
 

@@ -1,0 +1,175 @@
+"""Backend `onnxruntime-cuda`: graphs of a bundle in ONNX Runtime's CUDA provider, the memory bound on the device.
+
+Source: ONNX Runtime's documentation of the CUDA execution provider, its options and its CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from txl_export.backends.base import LoadedModel, check_request
+from txl_export.backends.device.calls import Cuda, Owned
+from txl_export.backends.device.launch import MOST_CAPTURED, Addresses, Executor
+from txl_export.backends.device.model import DeviceModel
+from txl_export.bundle import Bundle, GraphSpec, TensorSpec
+from txl_export.errors import DeviceError, EnvironmentMismatch, InputError, missing_extra
+from txl_export.files import first_line
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+PROVIDER = "CUDAExecutionProvider"
+# ONNX's number of a type that numpy has not.
+_BFLOAT16 = 16
+_NOT_CAPTURED = -1
+
+
+def load(
+    source: Any, mem_len: int | None = None, segment_len: int | None = None, threads: int | None = None
+) -> LoadedModel:
+    """Load a bundle on the GPU.
+
+    Raises:
+        InputError: a checkpoint, or lengths that the bundle has not.
+        EnvironmentMismatch: no package, a package without the provider, or a provider that cannot be loaded.
+    """
+    del threads
+    if not isinstance(source, Bundle):
+        raise InputError("backend 'onnxruntime-cuda' runs bundles, this is a checkpoint: export it first")
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # a server sends nothing anywhere unless its owner says so
+    try:
+        import onnxruntime
+    except ImportError:
+        raise missing_extra("onnxruntime-gpu", "gpu", "backend 'onnxruntime-cuda'") from None
+    if PROVIDER not in onnxruntime.get_available_providers():
+        raise EnvironmentMismatch(
+            f"the installed onnxruntime {onnxruntime.__version__} has no CUDA provider: "
+            "pip uninstall onnxruntime, then pip install 'txl-export[gpu]'"
+        )
+    cut = check_request(source.manifest, mem_len, segment_len)
+    return OnnxRuntimeCuda(source, Cuda(), cut, mem_len)
+
+
+class OnnxRuntimeCuda(DeviceModel):
+    """A bundle whose graphs run in the CUDA provider, all sessions' work in one stream."""
+
+    name = "onnxruntime-cuda"
+
+    def __init__(self, bundle: Bundle, cuda: Cuda, segment_len: int, mem_len: int | None) -> None:
+        """Load the first graph, since a provider that cannot be loaded shows only then."""
+        super().__init__(bundle, cuda, segment_len, mem_len, fixed_rows=False)
+        self._stream = cuda.stream()
+        self._sessions: dict[tuple[str, int, int], ort.InferenceSession] = {}
+        self._lock = threading.Lock()
+        self.captures_graphs = True
+        m = bundle.manifest
+        self.session(m.graphs[0], 1, m.rows if self.sizes else 0)
+
+    def stream(self) -> Owned:
+        """The provider's, which is told it when a graph is loaded."""
+        return self._stream
+
+    def executor(self, graph: GraphSpec, batch_size: int, rows: int, stream: Owned, scratch: Any) -> Executor:
+        """Bindings of a graph."""
+        del stream, scratch
+        return BoundSession(self, graph, batch_size, rows)
+
+    def session(self, graph: GraphSpec, batch_size: int, rows: int) -> ort.InferenceSession:
+        """The graph's session for so many streams and rows, loaded at the first use.
+
+        Raises:
+            EnvironmentMismatch: the provider cannot be loaded.
+            DeviceError: it refuses the graph, for want of memory or else.
+        """
+        key = (graph.file, batch_size, rows)
+        with self._lock:
+            if key not in self._sessions:
+                self._sessions[key] = self._load(graph, {"batch": batch_size, "rows": rows} if rows else {})
+            return self._sessions[key]
+
+    def _load(self, graph: GraphSpec, sizes: dict[str, int]) -> ort.InferenceSession:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        for name, size in sizes.items():
+            options.add_free_dimension_override_by_name(name, size)
+        try:
+            session = self._made(graph, options)
+        except DeviceError:
+            if not self.captures_graphs:
+                raise
+            self.captures_graphs = False  # graphs with a node that it runs on the host cannot be captured
+            session = self._made(graph, options)
+            self.notes = (*self.notes, f"{graph.file} is not run as a CUDA graph: ONNX Runtime cannot capture it")
+        if session.get_providers()[0] != PROVIDER:
+            raise EnvironmentMismatch(
+                "ONNX Runtime could not load its CUDA provider and would run on the host: see 'txl-export doctor'"
+            )
+        return session
+
+    def _made(self, graph: GraphSpec, options: ort.SessionOptions) -> ort.InferenceSession:
+        import onnxruntime as ort
+
+        told = {
+            "device_id": "0",
+            "user_compute_stream": str(int(self._stream.handle)),
+            "enable_cuda_graph": str(int(self.captures_graphs)),
+            "use_tf32": "0",  # products of what is kept in fp32 would lose the bits it is kept for
+        }
+        path = self.bundle.path / graph.file
+        try:
+            return ort.InferenceSession(path, options, providers=[(PROVIDER, told)])
+        except Exception as e:  # its errors have no public base class
+            raise DeviceError(
+                f"{path} cannot be loaded on the GPU ({first_line(e)[:200]}): use --backend onnxruntime"
+            ) from None
+
+
+class BoundSession:
+    """One graph's calls in a session: bound by address, each kind once."""
+
+    def __init__(self, model: OnnxRuntimeCuda, graph: GraphSpec, batch_size: int, rows: int) -> None:
+        """Load the graph."""
+        self._model, self._file = model, graph.file
+        self._session = model.session(graph, batch_size, rows)
+        m = model.bundle.manifest
+        self._tensors = [(t, True) for t in m.inputs(graph)] + [(t, False) for t in m.outputs(graph)]
+        self._sizes = {"batch": batch_size, "rows": rows}
+        self._kinds: dict[tuple[int, ...], tuple[ort.IOBinding, ort.RunOptions]] = {}
+
+    def shape(self, length: int) -> None:
+        """See `Executor.shape`."""
+        self._sizes["segment"] = length
+
+    def enqueue(self, addresses: Addresses) -> None:
+        """See `Executor.enqueue`; it captures the work itself, by the number that a kind of calls is given."""
+        kind = (self._sizes.get("segment", 0), *addresses.values())
+        if kind not in self._kinds:
+            if len(self._kinds) > MOST_CAPTURED:
+                self._kinds.pop(next(reversed(self._kinds)))
+            self._kinds[kind] = self._bound(addresses, len(self._kinds))
+        try:
+            self._session.run_with_iobinding(*self._kinds[kind])
+        except Exception as e:  # its errors have no public base class
+            raise DeviceError(f"{self._file} failed on the GPU ({first_line(e)[:200]})") from None
+
+    def _bound(self, addresses: Addresses, number: int) -> tuple[ort.IOBinding, ort.RunOptions]:
+        import onnxruntime as ort
+
+        binding, options = self._session.io_binding(), ort.RunOptions()
+        captured = self._model.captures_graphs and number < MOST_CAPTURED
+        options.add_run_config_entry("gpu_graph_annotation_id", str(number + 1 if captured else _NOT_CAPTURED))
+        for tensor, given in self._tensors:
+            bind = binding.bind_input if given else binding.bind_output
+            shape = tensor.sized(self._sizes).shape
+            bind(tensor.name, "cuda", 0, _element(tensor), shape, addresses[tensor.name])
+        return binding, options
+
+
+def _element(tensor: TensorSpec) -> Any:
+    return _BFLOAT16 if tensor.dtype == "bfloat16" else np.dtype(tensor.dtype).type
