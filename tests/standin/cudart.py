@@ -1,22 +1,19 @@
-"""Stands for the module `cuda.bindings.runtime`: memory and copies; see also `cudart_streams` and
-`cudart_graphs`.
+"""Stands for the module `cuda.bindings.runtime`: memory and copies; see also `cudart_streams` and `cudart_graphs`.
 
 Enums, constants and handle types are the genuine ones. Where CUDA leaves something open, the stand-in is strict: copies
-from and to memory that is not page-locked happen as late as all others, and addresses are whole numbers only.
+take host memory only if it is page-locked, others may wait for the device or not; and addresses are whole numbers.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import cuda.bindings.runtime as genuine
-import numpy as np
 
 from tests.standin.device import StandIn
 from tests.standin.memory import Code, CudaFault, Range
-from tests.standin.pageable import find
 from tests.standin.queues import Queues, Stream, Work
 
 Kind = genuine.cudaMemcpyKind
@@ -134,28 +131,16 @@ class MemoryCalls(Part):
 
     def _copy(self, handle: Any, kind: Kind, pairs: list[tuple[Range, Range]]) -> None:
         stream, (to_device, from_device) = self.stream(handle), _KINDS[kind]
-        writes, reads = zip(*pairs, strict=True) if pairs else ((), ())
-        target, source = self._side(stream, writes, to_device), self._side(stream, reads, from_device)
+        for to, of in pairs:
+            self.gpu.memory.check(to, to_device)
+            self.gpu.memory.check(of, from_device)
 
         def run() -> None:
             for to, of in pairs:
-                target(to)[:] = source(of)
+                self.gpu.memory.view(to)[:] = self.gpu.memory.view(of)
 
+        writes, reads = zip(*pairs, strict=True) if pairs else ((), ())
         self.queues.put(stream, Work("a copy", run, reads, writes))
-
-    def _side(self, stream: Stream, ranges: Sequence[Range], on_device: bool | None) -> Callable[[Range], np.ndarray]:
-        """What gives the bytes of one side of a copy when it happens; raises CudaFault for ranges that may not be."""
-        memory, used = self.gpu.memory, [r for r in ranges if r.size]
-        pageable = None
-        if used and not memory.knows(used[0].address) and not on_device:
-            first, last = used[0].address, used[-1]
-            pageable = find(Range(first, last.address + last.size - first))
-        if pageable is not None:
-            self.not_capturing(stream)
-            return pageable.view
-        for range_ in used:
-            memory.check(range_, on_device)
-        return memory.view
 
     @function()
     def cudaMemsetAsync(self, devPtr: int, value: int, count: int, stream: Any) -> None:

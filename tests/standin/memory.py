@@ -107,11 +107,6 @@ class Memory:
         if on_device not in (None, block.on_device):
             raise CudaFault(code, f"{range_} is {'device' if block.on_device else 'host'} memory")
 
-    def knows(self, address: int) -> bool:
-        """Whether an address is in an allocation, dead or alive."""
-        block = self._before(address)
-        return block is not None and address < block.address + block.data.size
-
     def view(self, range_: Range) -> np.ndarray:
         """The bytes of a range that work uses: uint8; raises CudaFault with cudaErrorIllegalAddress."""
         self.check(range_, None, Code.cudaErrorIllegalAddress)

@@ -76,11 +76,3 @@ def test_events_do_not_cross_the_border_of_a_capture(m):
     m.do("cudaEventRecord", inside, m.stream)
     assert m.code("cudaStreamWaitEvent", m.stream, outside, 0) == "StreamCaptureIsolation"
     assert m.code("cudaEventSynchronize", inside) == "CapturedEvent"
-
-
-def test_memory_that_is_not_page_locked_cannot_be_captured(m):
-    address = m.device()
-    begin(m)
-    array = HERE.copy()
-    assert m.code("cudaMemcpyAsync", address, array.ctypes.data, 8, m.kind, m.stream) == "StreamCaptureUnsupported"
-    assert m.code("cudaStreamEndCapture", m.stream) == "StreamCaptureInvalidated"
