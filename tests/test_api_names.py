@@ -14,11 +14,10 @@ from tests.api.take import parameters, take
 from tests.api.uses import Reader, Use, untyped
 
 PACKAGE = Path(txl_export.__file__).parent
-DEVICE = sorted((PACKAGE / "backends" / "device").glob("*.py"))
 FILES = [
     *(PACKAGE / "building" / name for name in ("native.py", "callbacks.py")),
     PACKAGE / "backends" / "tensorrt.py",
-    *DEVICE,
+    *sorted((PACKAGE / "backends" / "device").glob("*.py")),
 ]
 # What TensorRT-RTX alone has: used with it only.
 RTX_ONLY = {
@@ -47,6 +46,12 @@ def test_tensorrt_has_all_that_is_used():
     assert names >= RTX_ONLY, "what is not used any more"
 
 
+def test_no_other_file_uses_tensorrt():
+    others = [Reader(file) for file in PACKAGE.rglob("*.py") if file not in FILES]
+    strays = [stray for reader in others for stray in reader.strays]
+    assert committed().lost(strays, own={"infer_shapes"}) == []  # onnx has one too
+
+
 def test_tensorrt_rtx_has_all_that_is_used():
     genuine = installed(pytest.importorskip("tensorrt_rtx"))
     assert [w for u in used() if (w := genuine.problem(u))] == []
@@ -57,8 +62,9 @@ def test_tensorrt_rtx_has_all_that_is_used():
 
 def test_cuda_python_has_all_that_is_used():
     genuine = pytest.importorskip("cuda.bindings.runtime")
-    assert [line for file in DEVICE for line in cuda_uses.problems(file, genuine)] == []
-    assert "cudaGraphLaunch" in set().union(*map(cuda_uses.names, DEVICE))
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert [line for file in files for line in cuda_uses.problems(file, genuine)] == []
+    assert "cudaGraphLaunch" in set().union(*map(cuda_uses.names, files))
 
 
 # What these tests stand on

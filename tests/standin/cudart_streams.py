@@ -84,6 +84,7 @@ class StreamCalls(Part):
         found = self.stream(stream)
         self.not_capturing(found)
         found.alive = False
+        self.queues.streams = [s for s in self.queues.streams if s.alive or s.queue]
 
     @function()
     def cudaStreamSynchronize(self, stream: Any) -> None:

@@ -128,6 +128,7 @@ class Queues:
         """Do all work of all streams, the newest stream's first."""
         for stream in reversed(self.streams):
             self.drain(stream)
+        self.streams = [s for s in self.streams if s.alive]
 
     def end(self, code: Code, reason: str) -> None:
         """Nothing works from now on; what is queued is dropped."""

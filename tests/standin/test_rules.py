@@ -47,6 +47,15 @@ def test_only_what_was_allocated_is_freed_and_once(m, wrong):
     assert m.code("cudaFreeHost", address) == "InvalidValue"
 
 
+def test_an_address_does_not_come_back_at_once(m):
+    seen = set()
+    for size in (3 << 20, 7 << 20) * 4:
+        address = m.device(size)
+        assert address not in seen and m.gpu.live_bytes == size
+        seen.add(address)
+        m.do("cudaFree", address)
+
+
 def test_an_address_is_a_whole_number(m):
     source, _ = m.pinned(HERE)
     for odd in (np.int64(source), HERE, None):
