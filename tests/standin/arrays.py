@@ -10,9 +10,9 @@ import numpy as np
 from tests.standin.device import StandIn
 from tests.standin.dlpack import CUDA, capsule
 from tests.standin.memory import CudaFault, Range
-from tests.standin.queues import Stream, Work
+from tests.standin.queues import LEGACY, Stream, Work
 
-_NONE, _LEGACY, _PER_THREAD = -1, 1, 2  # streams by the numbers that the interfaces have for them
+_NONE = -1  # for a stream: nothing waits
 
 
 class Held:
@@ -68,9 +68,9 @@ class Held:
             return _rows(held, self._like.dtype, self._padded, self._like.shape).copy()
 
     def _find(self, handle: int) -> Stream:
-        found = [s for s in self._gpu.queues.streams if s.handle == handle and s.alive]
-        assert found, f"there is no stream {handle}"
-        return found[0]
+        found = self._gpu.queues.find(handle)
+        assert found is not None, f"there is no stream {handle}"
+        return found
 
     @property
     def _is_dense(self) -> bool:
@@ -89,7 +89,7 @@ class CudaInterface(Held):
             "typestr": self._like.dtype.str,
             "data": (self.address, self._read_only),
             "strides": None if self._is_dense else tuple(n * size for n in self.strides),
-            "stream": None if self._stream is None else self._stream.handle or _LEGACY,
+            "stream": None if self._stream is None else self._stream.handle or LEGACY,
         }
 
 
@@ -107,7 +107,7 @@ class OldDlpack(Held):
         if stream == 0:
             raise ValueError("stream 0 is ambiguous: 1 is the legacy default stream")
         with self._gpu.lock:
-            self._order(_LEGACY if stream is None else stream)
+            self._order(LEGACY if stream is None else stream)
         self.exported += 1
         strides = None if self._is_dense else self.strides
         return capsule(self.address, self._like, strides, self, versioned, self._read_only, self._returned)
@@ -115,7 +115,7 @@ class OldDlpack(Held):
     def _order(self, stream: int) -> None:
         if stream == _NONE or self._stream is None:
             return
-        consumer = self._find(0 if stream in (_LEGACY, _PER_THREAD) else stream)
+        consumer = self._find(stream)
         if consumer is not self._stream:
             made = Work("an event")
             self._gpu.queues.put(self._stream, made)

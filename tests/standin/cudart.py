@@ -53,10 +53,10 @@ class Part:
 
     def stream(self, handle: Any) -> Stream:
         """A living stream; raises CudaFault."""
-        for stream in self.queues.streams:
-            if stream.handle == handle_of(handle) and stream.alive:
-                return stream
-        raise CudaFault(Code.cudaErrorInvalidResourceHandle, f"there is no stream {handle}")
+        found = self.queues.find(handle_of(handle))
+        if found is None:
+            raise CudaFault(Code.cudaErrorInvalidResourceHandle, f"there is no stream {handle}")
+        return found
 
     def unsafe(self) -> None:
         """Disturb captures by what may not be called during one; raises CudaFault."""

@@ -11,7 +11,7 @@ from tests.standin.cudart import MemoryCalls, function, handle_of
 from tests.standin.cudart_streams import DeviceCalls, StreamCalls
 from tests.standin.device import StandIn
 from tests.standin.memory import Code, CudaFault
-from tests.standin.queues import Capture, Mode, Work
+from tests.standin.queues import DEFAULTS, Capture, Mode, Work
 
 
 class GraphCalls(StreamCalls):
@@ -25,7 +25,7 @@ class GraphCalls(StreamCalls):
     @function()
     def cudaStreamBeginCapture(self, stream: Any, mode: Mode) -> None:
         found = self.stream(stream)
-        if found.handle == 0:
+        if found.handle == DEFAULTS[0]:
             raise CudaFault(Code.cudaErrorStreamCaptureUnsupported, "the default stream cannot be captured")
         if found.capture is not None:
             raise CudaFault(Code.cudaErrorIllegalState, "the stream is being captured already")

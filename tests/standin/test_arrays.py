@@ -51,6 +51,16 @@ def test_the_cuda_interface(m):
     assert not hasattr(CudaInterface(m.gpu, VALUES), "__dlpack__")
 
 
+def test_the_default_stream_by_the_number_that_interfaces_have_for_it(m):
+    array, event = CudaInterface(m.gpu, VALUES, stream=0), m.do("cudaEventCreateWithFlags", 2)
+    target, seen = m.pinned(np.zeros_like(VALUES))
+    m.do("cudaEventRecord", event, array.__cuda_array_interface__["stream"])
+    m.do("cudaStreamWaitEvent", m.stream, event, 0)
+    m.copy(target, array.address, VALUES.nbytes)
+    m.synchronise()
+    assert (seen == VALUES).all()
+
+
 def consume(capsule, kind):
     """What a consumer reads, and the function that gives it back."""
     name = b"dltensor" if kind is _Managed else b"dltensor_versioned"

@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.standin.memory import Code, CudaFault, Range
 from tests.standin.plan_files import Dim, Tensor
-from tests.standin.queues import Stream, Work
+from tests.standin.queues import LEGACY, Stream, Work
 from tests.standin.running import Bound, Job
 from tests.standin.trt_names import Dims, ExecutionContextAllocationStrategy
 
@@ -139,10 +139,11 @@ class IExecutionContext:
         self._gpu.queues.put(stream, Work("an engine's run", job.run, reads, writes))
 
     def _stream(self, handle: int) -> Stream:
-        need(handle, "enqueueV3: the default stream synchronises everything: give another")
-        found = [s for s in self._gpu.queues.streams if s.handle == handle and s.alive]
-        need(found, f"enqueueV3: Error Code 1: Cuda Runtime (there is no stream {handle:#x})")
-        return found[0]
+        need(handle not in (0, LEGACY), "enqueueV3: the default stream synchronises everything: give another")
+        found = self._gpu.queues.find(handle)
+        if found is None:
+            raise RefusedError(f"enqueueV3: Error Code 1: Cuda Runtime (there is no stream {handle:#x})")
+        return found
 
     def _bound(self) -> list[Bound]:
         missing = self.infer_shapes()
