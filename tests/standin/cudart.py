@@ -1,7 +1,7 @@
-"""Stands for the module `cuda.bindings.runtime`: memory and copies; streams and graphs are in `cudart_streams`.
+"""Stands for the module `cuda.bindings.runtime`: memory and copies; see also `cudart_streams` and `cudart_graphs`.
 
-Enums, constants and handle types are the genuine ones. Where CUDA leaves something open, the stand-in is strict: it
-takes host memory only if it is page-locked, and addresses only as whole numbers.
+Enums, constants and handle types are the genuine ones. Where CUDA leaves something open, the stand-in is strict: copies
+take host memory only if it is page-locked, others may wait for the device or not; and addresses are whole numbers.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Part:
 
     def stream(self, handle: Any) -> Stream:
         """A living stream; raises CudaFault."""
-        for stream in self.queues.streams:
-            if stream.handle == handle_of(handle) and stream.alive:
-                return stream
-        raise CudaFault(Code.cudaErrorInvalidResourceHandle, f"there is no stream {handle}")
+        found = self.queues.find(handle_of(handle))
+        if found is None:
+            raise CudaFault(Code.cudaErrorInvalidResourceHandle, f"there is no stream {handle}")
+        return found
 
     def unsafe(self) -> None:
         """Disturb captures by what may not be called during one; raises CudaFault."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.standin.fixtures import Gpu
+from tests.standin.gpu import Gpu
 from tests.standin.memory import Code, Range
 from tests.standin.plan_files import Plan
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections import deque
 from dataclasses import dataclass
 
 import cuda.bindings.runtime as genuine
@@ -10,6 +11,7 @@ import numpy as np
 
 GARBAGE = 0xFF  # NaN in every type of floating point, -1 in whole numbers
 ALIGNMENT = 512  # of what the driver hands out
+REMEMBERED, MOST_REMEMBERED = 32 << 20, 2000  # bytes of dead allocations, and how many
 
 Code = genuine.cudaError_t
 
@@ -52,23 +54,26 @@ class Block:
 
 
 class Memory:
-    """All allocations since the beginning: the buffers of dead ones are kept, so that no address comes back."""
+    """All allocations, and dead ones for a while, so that their addresses don't come back at once."""
 
     def __init__(self, capacity: int) -> None:
         """Begin with `capacity` bytes of device memory, all free."""
         self.capacity = capacity
         self._addresses: list[int] = []
         self._blocks: list[Block] = []
+        self._dead: deque[Block] = deque()
+        self._dead_bytes = 0
+        self._live = {True: 0, False: 0}  # bytes, on the device or not
 
     @property
     def live_bytes(self) -> int:
         """Of the device."""
-        return sum(_rounded(b.data.size) for b in self._blocks if b.alive and b.on_device)
+        return self._live[True]
 
     @property
     def pinned_bytes(self) -> int:
         """Of the host, page-locked."""
-        return sum(b.data.size for b in self._blocks if b.alive and not b.on_device)
+        return self._live[False]
 
     @property
     def free_bytes(self) -> int:
@@ -85,6 +90,7 @@ class Memory:
         at = bisect.bisect(self._addresses, block.address)
         self._addresses.insert(at, block.address)
         self._blocks.insert(at, block)
+        self._live[on_device] += _rounded(size)
         return block.address
 
     def release(self, address: int, on_device: bool = True) -> None:
@@ -94,6 +100,16 @@ class Memory:
             raise CudaFault(Code.cudaErrorInvalidValue, f"nothing allocated at {address:#x} can be freed so")
         block.alive = False
         block.data[:] = GARBAGE
+        self._live[on_device] -= _rounded(block.data.size)
+        self._dead.append(block)
+        self._dead_bytes += block.data.size
+        while self._dead_bytes > REMEMBERED or len(self._dead) > MOST_REMEMBERED:
+            self._forget(self._dead.popleft())
+
+    def _forget(self, block: Block) -> None:
+        self._dead_bytes -= block.data.size
+        at = bisect.bisect(self._addresses, block.address) - 1
+        del self._addresses[at], self._blocks[at]
 
     def check(self, range_: Range, on_device: bool | None, code: Code = Code.cudaErrorInvalidValue) -> None:
         """Raise CudaFault unless a range lies in one living allocation, of the device or not."""

@@ -14,6 +14,9 @@ from tests.standin.memory import Code, CudaFault, Range
 
 Mode = genuine.cudaStreamCaptureMode
 ORDERS = ("late", "early")
+# Handles of the default streams: the legacy one is also 0, that of a thread is only one, for all threads.
+LEGACY, PER_THREAD = int(genuine.cudaStreamLegacy), int(genuine.cudaStreamPerThread)
+DEFAULTS = (0, PER_THREAD)
 
 
 @dataclass(eq=False)
@@ -80,12 +83,17 @@ class Queues:
     """
 
     def __init__(self) -> None:
-        """Begin with the default stream alone."""
+        """Begin with the default streams alone, that of the process and that of a thread."""
         self.order = "late"
         self.broken: Code | None = None
         self.reasons: list[str] = []
-        self.streams = [Stream(0)]
+        self.streams = [Stream(handle) for handle in DEFAULTS]
         self._ticks = 0
+
+    def find(self, handle: int) -> Stream | None:
+        """The living stream of a handle."""
+        wanted = DEFAULTS[0] if handle == LEGACY else handle
+        return next((s for s in self.streams if s.handle == wanted and s.alive), None)
 
     def captures(self) -> Iterator[Capture]:
         """Those under way."""
@@ -128,6 +136,7 @@ class Queues:
         """Do all work of all streams, the newest stream's first."""
         for stream in reversed(self.streams):
             self.drain(stream)
+        self.streams = [s for s in self.streams if s.alive]
 
     def end(self, code: Code, reason: str) -> None:
         """Nothing works from now on; what is queued is dropped."""

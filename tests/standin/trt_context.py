@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.standin.memory import Code, CudaFault, Range
 from tests.standin.plan_files import Dim, Tensor
-from tests.standin.queues import Stream, Work
+from tests.standin.queues import LEGACY, Stream, Work
 from tests.standin.running import Bound, Job
 from tests.standin.trt_names import Dims, ExecutionContextAllocationStrategy
 
@@ -38,7 +38,7 @@ class IExecutionContext:
         if not isinstance(strategy, ExecutionContextAllocationStrategy):
             raise TypeError("create_execution_context(): incompatible function arguments")
         self.engine = engine
-        self._gpu = engine.gpu
+        self._gpu = engine._gpu
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
         self._scratch: Range | None = None
@@ -70,9 +70,9 @@ class IExecutionContext:
             return self._answer(lambda: self._set_shape(name, tuple(int(n) for n in shape)))
 
     def _set_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        tensor = self.engine.tensors.get(name)
+        tensor = self.engine._tensors.get(name)
         need(tensor is not None and tensor.is_input, f"setInputShape: {name!r} is no input")
-        least, _, most = self.engine.plan.profiles[name]
+        least, _, most = self.engine._plan.profiles[name]
         inside = len(shape) == len(least) and all(a <= n <= b for a, n, b in zip(least, shape, most, strict=True))
         need(inside, f"setInputShape: {name!r} is {shape}, the profile has {least} to {most}")
         if self._shapes.get(name) != shape:
@@ -84,14 +84,14 @@ class IExecutionContext:
             return self._answer(lambda: self._set_address(name, int(memory)))
 
     def _set_address(self, name: str, address: int) -> None:
-        need(name in self.engine.tensors, f"setTensorAddress: {name!r} is no input or output")
+        need(name in self.engine._tensors, f"setTensorAddress: {name!r} is no input or output")
         self._addresses[name] = address
 
     def get_tensor_address(self, name: str) -> int:
         return self._addresses.get(name, 0)
 
     def get_tensor_shape(self, name: str) -> Dims:
-        return Dims(-1 if isinstance(n, str) else n for n in self._shape(self.engine.tensors[name], self._sizes()))
+        return Dims(-1 if isinstance(n, str) else n for n in self._shape(self.engine._tensors[name], self._sizes()))
 
     def infer_shapes(self) -> list[str]:
         """Inputs whose shapes are not given; raises RuntimeError for shapes that contradict each other."""
@@ -99,18 +99,18 @@ class IExecutionContext:
             try:
                 self._sizes()
             except RefusedError as e:
-                self.engine.say(str(e))
+                self.engine._say(str(e))
                 raise RuntimeError(str(e)) from None
-            return [t.name for t in self.engine.of_mode(True) if self._open(t) and t.name not in self._shapes]
+            return [t.name for t in self.engine._of_mode(True) if self._open(t) and t.name not in self._shapes]
 
     def _open(self, tensor: Tensor) -> bool:
-        return any(isinstance(n, str) for n in tensor.sized(self.engine.plan.sizes))
+        return any(isinstance(n, str) for n in tensor.sized(self.engine._plan.sizes))
 
     def _sizes(self) -> Mapping[str, int]:
         """Symbolic dimensions as the given shapes have them."""
-        sizes: dict[str, int] = dict(self.engine.plan.sizes)
+        sizes: dict[str, int] = dict(self.engine._plan.sizes)
         for name, shape in self._shapes.items():
-            for dim, n in zip(self.engine.tensors[name].dims, shape, strict=True):
+            for dim, n in zip(self.engine._tensors[name].dims, shape, strict=True):
                 if isinstance(dim, str):
                     need(sizes.setdefault(dim, n) == n, f"shapes disagree on {dim}: {sizes[dim]}, and {n} in {name!r}")
         return sizes
@@ -133,23 +133,24 @@ class IExecutionContext:
             stream.capture.invalid = True
             raise RefusedError("enqueueV3: shapes have changed: run once before a capture")
         self._settled = True
-        job = Job(self._gpu, self.engine.plan, bound, scratch, weakref.ref(self))
+        job = Job(self._gpu, self.engine._plan, bound, scratch, weakref.ref(self))
         reads = [b.range for b in bound if b.tensor.is_input]
         writes = [scratch, *(b.range for b in bound if not b.tensor.is_input)]
         self._gpu.queues.put(stream, Work("an engine's run", job.run, reads, writes))
 
     def _stream(self, handle: int) -> Stream:
-        need(handle, "enqueueV3: the default stream synchronises everything: give another")
-        found = [s for s in self._gpu.queues.streams if s.handle == handle and s.alive]
-        need(found, f"enqueueV3: Error Code 1: Cuda Runtime (there is no stream {handle:#x})")
-        return found[0]
+        need(handle not in (0, LEGACY), "enqueueV3: the default stream synchronises everything: give another")
+        found = self._gpu.queues.find(handle)
+        if found is None:
+            raise RefusedError(f"enqueueV3: Error Code 1: Cuda Runtime (there is no stream {handle:#x})")
+        return found
 
     def _bound(self) -> list[Bound]:
         missing = self.infer_shapes()
         need(not missing, f"enqueueV3: no shape was given for {', '.join(missing)}")
         sizes = self._sizes()
         bound = []
-        for tensor in self.engine.tensors.values():
+        for tensor in self.engine._tensors.values():
             address = self._addresses.get(tensor.name, 0)
             need(address, f"enqueueV3: no address was given for {tensor.name!r}")
             need(address % ALIGNMENT == 0, f"enqueueV3: {tensor.name!r} is not aligned to {ALIGNMENT} bytes")
@@ -167,7 +168,7 @@ class IExecutionContext:
 
     def _check_places(self, bound: list[Bound]) -> None:
         """What is written lies nowhere but where it is declared to."""
-        aliases, by_name = self.engine.plan.aliases, {b.tensor.name: b for b in bound}
+        aliases, by_name = self.engine._plan.aliases, {b.tensor.name: b for b in bound}
         for output in (b for b in bound if not b.tensor.is_input):
             own = aliases.get(output.tensor.name)
             if own is not None:
@@ -181,10 +182,10 @@ class IExecutionContext:
         try:
             work()
         except (RefusedError, RuntimeError) as e:
-            self.engine.say(f"IExecutionContext::{e}")
+            self.engine._say(f"IExecutionContext::{e}")
             return False
         except CudaFault as e:
-            self.engine.say(f"IExecutionContext::enqueueV3: Error Code 1: Cuda Runtime ({e.reason})")
+            self.engine._say(f"IExecutionContext::enqueueV3: Error Code 1: Cuda Runtime ({e.reason})")
             self._gpu.last = e.code or Code.cudaErrorUnknown
             return False
         return True
