@@ -67,8 +67,11 @@ class LazyGroup(click.Group):
         # Ends like an exception, so that temporary folders and processes go.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+        from txl_export.cli._log import log_on_stderr
+
         try:
-            return super().invoke(ctx)
+            with log_on_stderr():
+                return super().invoke(ctx)
         except click.exceptions.NoArgsIsHelpError:
             raise
         except click.UsageError as e:  # click's own answer takes three lines
