@@ -25,6 +25,7 @@ VERBS = {
     "report": "Write what a bundle is, whether it is right and what its memory costs, as one HTML file.",
     "score": "Measure how well a model predicts a text: perplexity, bits per byte.",
     "generate": "Continue a prompt, printing text as it comes.",
+    "doctor": "Say what this machine has, which backends work on it, and what brings the others.",
 }
 
 _EXTRAS = {
