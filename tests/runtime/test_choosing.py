@@ -183,8 +183,8 @@ def test_when_none_can_every_reason_is_told(bundle, package):
         Engine.load(bundle)
     assert one_line(e.value) == (
         f"nothing here runs {bundle.path}: not tensorrt, tensorrt-rtx, onnxruntime-cuda (no NVIDIA GPU), not "
-        "onnxruntime (package 'onnxruntime' is not installed: pip install 'txl-export[cpu]'), not typed (computes from the checkpoint: only "
-        "with --backend typed)"
+        "onnxruntime (package 'onnxruntime' is not installed: pip install 'txl-export[cpu]'), not typed (computes "
+        "from the checkpoint: only with --backend typed)"
     )
 
 
