@@ -214,7 +214,7 @@ def test_what_is_no_bundle(on, tmp_path):
 # Text and JSON
 
 
-def test_json_has_all_of_it(on, bundle):
+def test_json_has_all_of_it(on):
     on(BARE, NOTHING)
     found = json.loads(told("--json", code=3).stdout)
     assert (found["format"], found["schema"], found["works"], found["bundle"]) == ("txl-export-doctor", 1, False, None)
@@ -278,8 +278,8 @@ def test_packages_as_they_come(modules):
     assert {n: f.problem and f.problem.partition(": ")[2] for n, f in found.items()} == {
         "sound_one": None,
         "raising_one": "libx.so.1: cannot open",
-        "aborting_one": "importing it ends the process with signal 6 (SIGABRT)",
-        "leaving_one": "importing it ends the process with exit code 0",
+        "aborting_one": "it ends the process with signal 6 (SIGABRT)",
+        "leaving_one": "it ends the process with exit code 0",
         "exiting_one": "it raises SystemExit",
         "needing_one": "No module named 'needed_by_it'",
     }
@@ -296,7 +296,7 @@ def test_absent_packages(modules):
 def test_an_import_that_does_not_end(modules, monkeypatch):
     monkeypatch.setattr(packages, "TIMEOUT", 0.5)
     found = modules(waiting_one="import threading; threading.Event().wait()")
-    assert found["waiting_one"].problem == "package 'waiting_one' is broken: importing it does not end within 0 s"
+    assert found["waiting_one"].problem == "package 'waiting_one' is broken: it does not end within 0 s"
 
 
 ONNXRUNTIME = """
@@ -307,6 +307,7 @@ def get_available_providers(): return ["CUDAExecutionProvider", "CPUExecutionPro
 class InferenceSession:
     def __init__(self, model, providers):
         os.write(2, {log!r})
+        {then}
     def get_providers(self):
         return {providers!r}
 """
@@ -319,18 +320,34 @@ error: libcublasLt.so.13: cannot open shared object file: No such file or direct
 
 
 @pytest.mark.parametrize(
-    ("providers", "log", "says"),
+    ("providers", "log", "then", "says"),
     [
-        (["CPUExecutionProvider"], LOG, LIBRARY),
-        (["CPUExecutionProvider"], LOG[LOG.index(b"[W") :], "Require cuDNN 9.* and CUDA 13.*."),
-        (["CPUExecutionProvider"], b"CUDA failure 100: no device ; GPU=-1 ; hostname=h", "CUDA failure 100: no device"),
-        (["CPUExecutionProvider"], b"", "it is left out without a reason"),
-        (["CUDAExecutionProvider", "CPUExecutionProvider"], LOG, None),
+        (CPU_ONLY["providers"], LOG, "", LIBRARY),
+        (CUDA["providers"], LOG, "", None),
+        (CUDA["providers"], b"", "raise RuntimeError('CUDNN failure 4: x ; GPU=0')", "CUDNN failure 4: x"),
+        (CUDA["providers"], b"", "os.abort()", "it ends the process with signal 6 (SIGABRT)"),
     ],
 )
-def test_the_cuda_provider_is_tried(modules, providers, log, says):
-    found = modules(onnxruntime=ONNXRUNTIME.format(providers=providers, log=log))["onnxruntime"]
-    assert (found.version, found.details["cuda_provider"]) == ("1.31.1", says)
+def test_the_cuda_provider_is_tried(modules, providers, log, then, says):
+    found = modules(onnxruntime=ONNXRUNTIME.format(providers=providers, log=log, then=then))["onnxruntime"]
+    assert (found.version, found.problem, found.details["cuda_provider"]) == ("1.31.1", None, says)
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        (LOG.decode(), LIBRARY),
+        (LOG.decode().partition("[W")[2], "Require cuDNN 9.* and CUDA 13.*."),
+        ("x CUDA failure 100: no CUDA-capable device is detected ; GPU=-1 ; hostname=h\ny", "CUDA failure 100: no "
+         "CUDA-capable device is detected"),
+        ("FAIL : cuda_call.cc:105 [T = void] cuDNN is unavailable for CUDA: dlsym failed for cudnnCreate\n",
+         "cuDNN is unavailable for CUDA: dlsym failed for cudnnCreate"),
+        ("\x1b[31mother\nmore", "\\x1b[31mother"),
+        ("", "it is left out without a reason"),
+    ],
+)  # fmt: skip
+def test_why_a_provider_does_not_run(told, says):
+    assert probe.cause(told) == says
 
 
 def test_the_graph_that_it_is_tried_with_runs():
