@@ -255,39 +255,40 @@ def test_lines_fit_and_names_are_text(on):
 def modules(tmp_path, monkeypatch):
     """modules(name=code): modules that processes find; what looks for each."""
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
 
     def write(**code):
         for name, text in code.items():
             (tmp_path / f"{name}.py").write_text(text)
-        return look_for([Package(name, name, "gpu", (f"no-{name}",)) for name in code])
+        return look_for([Package(name.replace("_", "-"), name, "gpu", (f"no-{name}",)) for name in code])
 
     return write
 
 
 def test_packages_as_they_come(modules):
     found = modules(
-        sound_one="print('{}'); __version__ = '1.2'",
+        sound_one="print('{}', end=''); __version__ = '1.2'",
         raising_one="raise OSError('libx.so.1: cannot open\\nmore')",
         aborting_one="import os; os.abort()",
-        leaving_one="import os; os._exit(0)",
+        leaving_one="import os; print(7, flush=True); os._exit(3)",
         exiting_one="import sys; sys.exit('no')",
         needing_one="import needed_by_it",
     )
-    assert found["sound_one"] == Found("sound_one", "1.2")
+    assert found["sound-one"] == Found("sound-one", "1.2")
     assert {n: f.problem and f.problem.partition(": ")[2] for n, f in found.items()} == {
-        "sound_one": None,
-        "raising_one": "libx.so.1: cannot open",
-        "aborting_one": "it ends the process with signal 6 (SIGABRT)",
-        "leaving_one": "it ends the process with exit code 0",
-        "exiting_one": "it raises SystemExit",
-        "needing_one": "No module named 'needed_by_it'",
+        "sound-one": None,
+        "raising-one": "libx.so.1: cannot open",
+        "aborting-one": "it ends the process with signal 6 (SIGABRT)",
+        "leaving-one": "it ends the process with exit code 3",
+        "exiting-one": "it raises SystemExit",
+        "needing-one": "No module named 'needed_by_it'",
     }
-    assert found["raising_one"].command == "pip install --force-reinstall raising_one"
+    assert found["raising-one"].command == "pip install --force-reinstall raising-one"
 
 
 def test_absent_packages(modules):
-    wanted = [Package("a", "no_such_module", "gpu", ()), Package("b", "json.no_such_module", "cpu", ("numpy",))]
+    wanted = [Package("a", "no_such_module", "gpu", ()), Package("b", "json.no_such.module", "cpu", ("numpy",))]
     a, b = look_for(wanted).values()
     assert (a.version, a.problem, a.command) == (None, "package 'a' is not installed", "pip install 'txl-export[gpu]'")
     assert (b.version, b.distributions) == (None, {"numpy": np.__version__})
@@ -296,16 +297,18 @@ def test_absent_packages(modules):
 def test_an_import_that_does_not_end(modules, monkeypatch):
     monkeypatch.setattr(packages, "TIMEOUT", 0.5)
     found = modules(waiting_one="import threading; threading.Event().wait()")
-    assert found["waiting_one"].problem == "package 'waiting_one' is broken: it does not end within 0 s"
+    assert found["waiting-one"].problem == "package 'waiting-one' is broken: it does not end within 0 s"
 
 
 ONNXRUNTIME = """
 import os
 __version__ = "1.31.1"
-def preload_dlls(): print("preloaded")
+loaded = []
+def preload_dlls(): loaded.append(True)
 def get_available_providers(): return ["CUDAExecutionProvider", "CPUExecutionProvider"]
 class InferenceSession:
     def __init__(self, model, providers):
+        assert loaded
         os.write(2, {log!r})
         {then}
     def get_providers(self):
