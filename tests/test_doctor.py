@@ -215,7 +215,7 @@ def test_what_is_no_bundle(on, tmp_path):
 # Text and JSON
 
 
-def test_json_has_all_of_it(on, bundle):
+def test_json_has_all_of_it(on):
     on(BARE, NOTHING)
     found = json.loads(told("--json", code=3).stdout)
     assert (found["format"], found["schema"], found["works"], found["bundle"]) == ("txl-export-doctor", 1, False, None)
@@ -256,39 +256,40 @@ def test_lines_fit_and_names_are_text(on):
 def modules(tmp_path, monkeypatch):
     """modules(name=code): modules that processes find; what looks for each."""
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
 
     def write(**code):
         for name, text in code.items():
             (tmp_path / f"{name}.py").write_text(text)
-        return look_for([Package(name, name, "gpu", (f"no-{name}",)) for name in code])
+        return look_for([Package(name.replace("_", "-"), name, "gpu", (f"no-{name}",)) for name in code])
 
     return write
 
 
 def test_packages_as_they_come(modules):
     found = modules(
-        sound_one="print('{}'); __version__ = '1.2'",
+        sound_one="print('{}', end=''); __version__ = '1.2'",
         raising_one="raise OSError('libx.so.1: cannot open\\nmore')",
         aborting_one="import os; os.abort()",
-        leaving_one="import os; os._exit(0)",
+        leaving_one="import os; print(7, flush=True); os._exit(3)",
         exiting_one="import sys; sys.exit('no')",
         needing_one="import needed_by_it",
     )
-    assert found["sound_one"] == Found("sound_one", "1.2")
+    assert found["sound-one"] == Found("sound-one", "1.2")
     assert {n: f.problem and f.problem.partition(": ")[2] for n, f in found.items()} == {
-        "sound_one": None,
-        "raising_one": "libx.so.1: cannot open",
-        "aborting_one": "importing it ends the process with signal 6 (SIGABRT)",
-        "leaving_one": "importing it ends the process with exit code 0",
-        "exiting_one": "it raises SystemExit",
-        "needing_one": "No module named 'needed_by_it'",
+        "sound-one": None,
+        "raising-one": "libx.so.1: cannot open",
+        "aborting-one": "it ends the process with signal 6 (SIGABRT)",
+        "leaving-one": "it ends the process with exit code 3",
+        "exiting-one": "it raises SystemExit",
+        "needing-one": "No module named 'needed_by_it'",
     }
-    assert found["raising_one"].command == "pip install --force-reinstall raising_one"
+    assert found["raising-one"].command == "pip install --force-reinstall raising-one"
 
 
 def test_absent_packages(modules):
-    wanted = [Package("a", "no_such_module", "gpu", ()), Package("b", "json.no_such_module", "cpu", ("numpy",))]
+    wanted = [Package("a", "no_such_module", "gpu", ()), Package("b", "json.no_such.module", "cpu", ("numpy",))]
     a, b = look_for(wanted).values()
     assert (a.version, a.problem, a.command) == (None, "package 'a' is not installed", "pip install 'txl-export[gpu]'")
     assert (b.version, b.distributions) == (None, {"numpy": np.__version__})
@@ -297,17 +298,20 @@ def test_absent_packages(modules):
 def test_an_import_that_does_not_end(modules, monkeypatch):
     monkeypatch.setattr(packages, "TIMEOUT", 0.5)
     found = modules(waiting_one="import threading; threading.Event().wait()")
-    assert found["waiting_one"].problem == "package 'waiting_one' is broken: importing it does not end within 0 s"
+    assert found["waiting-one"].problem == "package 'waiting-one' is broken: it does not end within 0 s"
 
 
 ONNXRUNTIME = """
 import os
 __version__ = "1.31.1"
-def preload_dlls(): print("preloaded")
+loaded = []
+def preload_dlls(): loaded.append(True)
 def get_available_providers(): return ["CUDAExecutionProvider", "CPUExecutionProvider"]
 class InferenceSession:
     def __init__(self, model, providers):
+        assert loaded
         os.write(2, {log!r})
+        {then}
     def get_providers(self):
         return {providers!r}
 """
@@ -320,18 +324,34 @@ error: libcublasLt.so.13: cannot open shared object file: No such file or direct
 
 
 @pytest.mark.parametrize(
-    ("providers", "log", "says"),
+    ("providers", "log", "then", "says"),
     [
-        (["CPUExecutionProvider"], LOG, LIBRARY),
-        (["CPUExecutionProvider"], LOG[LOG.index(b"[W") :], "Require cuDNN 9.* and CUDA 13.*."),
-        (["CPUExecutionProvider"], b"CUDA failure 100: no device ; GPU=-1 ; hostname=h", "CUDA failure 100: no device"),
-        (["CPUExecutionProvider"], b"", "it is left out without a reason"),
-        (["CUDAExecutionProvider", "CPUExecutionProvider"], LOG, None),
+        (CPU_ONLY["providers"], LOG, "", LIBRARY),
+        (CUDA["providers"], LOG, "", None),
+        (CUDA["providers"], b"", "raise RuntimeError('CUDNN failure 4: x ; GPU=0')", "CUDNN failure 4: x"),
+        (CUDA["providers"], b"", "os.abort()", "it ends the process with signal 6 (SIGABRT)"),
     ],
 )
-def test_the_cuda_provider_is_tried(modules, providers, log, says):
-    found = modules(onnxruntime=ONNXRUNTIME.format(providers=providers, log=log))["onnxruntime"]
-    assert (found.version, found.details["cuda_provider"]) == ("1.31.1", says)
+def test_the_cuda_provider_is_tried(modules, providers, log, then, says):
+    found = modules(onnxruntime=ONNXRUNTIME.format(providers=providers, log=log, then=then))["onnxruntime"]
+    assert (found.version, found.problem, found.details["cuda_provider"]) == ("1.31.1", None, says)
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        (LOG.decode(), LIBRARY),
+        (LOG.decode().partition("[W")[2], "Require cuDNN 9.* and CUDA 13.*."),
+        ("x CUDA failure 100: no CUDA-capable device is detected ; GPU=-1 ; hostname=h\ny", "CUDA failure 100: no "
+         "CUDA-capable device is detected"),
+        ("FAIL : cuda_call.cc:105 [T = void] cuDNN is unavailable for CUDA: dlsym failed for cudnnCreate\n",
+         "cuDNN is unavailable for CUDA: dlsym failed for cudnnCreate"),
+        ("\x1b[31mother\nmore", "\\x1b[31mother"),
+        ("", "it is left out without a reason"),
+    ],
+)  # fmt: skip
+def test_why_a_provider_does_not_run(told, says):
+    assert probe.cause(told) == says
 
 
 def test_the_graph_that_it_is_tried_with_runs():

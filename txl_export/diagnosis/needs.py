@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from txl_export.diagnosis.machine import Machine
-from txl_export.diagnosis.packages import Found
-from txl_export.diagnosis.probe import CUDA_PROVIDER
+from txl_export.diagnosis.packages import CUDA_PROVIDER, Found
 
 GPU, PROVIDER = "GPU", "CUDA provider"
 _MISSING = "cannot open shared object file"  # what the loader says of a library that is not there

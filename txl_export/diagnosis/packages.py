@@ -16,6 +16,7 @@ from typing import Any
 
 COMMAND = (sys.executable, "-m", "txl_export.diagnosis.probe")
 TIMEOUT = 120.0  # seconds for one import: from a cold disk torch may take a minute
+CUDA_PROVIDER = "CUDAExecutionProvider"
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def look_for(packages: Sequence[Package]) -> dict[str, Found]:
 
 def _look(package: Package) -> Found:
     installed = {name: v for name in package.distributions if (v := _version(name)) is not None}
-    answer: dict[str, Any] = _answer(package.module) if _is_there(package.module) else {"absent": True}
+    answer: dict[str, Any] = ask(package.module) if _is_there(package.module) else {"absent": True}
     if answer.get("absent"):
         return Found(package.name, None, installed, f"package '{package.name}' is not installed", package.install)
     version = str(next(iter(installed.values()), answer.get("version", "")))
@@ -108,19 +109,15 @@ def _is_there(module: str) -> bool:
         return False
 
 
-def _answer(module: str) -> dict[str, Any]:
-    """What the process says; or how it ended, where it says nothing."""
+def ask(what: str) -> dict[str, Any]:
+    """What a process says of a module, or of the CUDA provider; {"error": how it ended} where it says nothing."""
+    command = [*COMMAND, what]
     try:
         ran = subprocess.run(
-            [*COMMAND, module],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT,
-            stdin=subprocess.DEVNULL,
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"importing it does not end within {TIMEOUT:.0f} s"}
+        return {"error": f"it does not end within {TIMEOUT:.0f} s"}
     last = (ran.stdout.splitlines() or [""])[-1]
     try:
         answer = json.loads(last)
@@ -131,5 +128,5 @@ def _answer(module: str) -> dict[str, Any]:
 
 def _end(code: int) -> str:
     if code < 0 and os.name == "posix":
-        return f"importing it ends the process with signal {-code} ({signal.Signals(-code).name})"
-    return f"importing it ends the process with exit code {code}"
+        return f"it ends the process with signal {-code} ({signal.Signals(-code).name})"
+    return f"it ends the process with exit code {code}"
