@@ -89,10 +89,15 @@ class Exported:
 RING_LENS, RING_CUT, RING_REWIND = (1, 4, 8), 8, 3
 
 
-def exported_ring(exported: ExportFixture, name: str = "stepping", precision: str = "fp32") -> Exported:
+def exported_ring(
+    exported: ExportFixture,
+    name: str = "stepping",
+    precision: str = "fp32",
+    head: str | tuple[str, ...] = "log_probs",
+) -> Exported:
     """The bundles of layout `ring` that tests share: one in fp32, one in fp16 that has fewer graphs."""
     lens = RING_LENS if precision == "fp32" else (1, 8)
-    return exported(name, "ring", lens, precision=precision, segment_len=RING_CUT, rewind=RING_REWIND)
+    return exported(name, "ring", lens, head, precision=precision, segment_len=RING_CUT, rewind=RING_REWIND)
 
 
 def untraced(

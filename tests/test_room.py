@@ -22,7 +22,7 @@ from txl_export.runtime import Engine
 @pytest.fixture
 def of_16_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever machine the tests run on."""
-    monkeypatch.setattr(room, "_machine_bytes", lambda: 16 << 30)
+    monkeypatch.setattr(room, "machine_bytes", lambda: 16 << 30)
 
 
 def forged(exported: ExportFixture, folder: Path, mem_len: int) -> Bundle:

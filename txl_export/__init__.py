@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from txl_export.checkpoints import Checkpoint, load_checkpoint
     from txl_export.checkpoints.converting import convert
     from txl_export.config import Dialect, ModelConfig
+    from txl_export.diagnosis import doctor
     from txl_export.graphs.export import export
     from txl_export.named_configs import config_names, named_config
     from txl_export.random_weights import random_checkpoint
@@ -49,6 +50,7 @@ _LAZY = {
     "build": "txl_export.building",
     "convert": "txl_export.checkpoints.converting",
     "config_names": "txl_export.named_configs",
+    "doctor": "txl_export.diagnosis",
     "export": "txl_export.graphs.export",
     "load_checkpoint": "txl_export.checkpoints",
     "named_config": "txl_export.named_configs",
@@ -81,6 +83,7 @@ __all__ = [
     "build",
     "config_names",
     "convert",
+    "doctor",
     "export",
     "load_checkpoint",
     "named_config",

@@ -12,9 +12,19 @@ class TxlError(Exception):
 
     exit_code = 2
 
+    def __init__(self, message: str = "", short: str | None = None) -> None:
+        """Take the message, and the same in a few words for where several reasons share a line."""
+        super().__init__(message)
+        self._short = short
+
     def __str__(self) -> str:
         """The message in one line, even where it quotes a name that holds line breaks."""
         return " ".join(super().__str__().splitlines())
+
+    @property
+    def short(self) -> str:
+        """What was found and what to do, in a few words and in one line; the message where there are no fewer."""
+        return str(self) if self._short is None else " ".join(self._short.splitlines())
 
 
 class ConfigError(TxlError):
@@ -59,6 +69,8 @@ class DeviceError(EnvironmentMismatch):
 
 def missing_extra(package: str, extra: str, purpose: str) -> EnvironmentMismatch:
     """The error for an optional package that is not installed, naming the extra that brings it."""
+    install = f"pip install 'txl-export[{extra}]'"
     return EnvironmentMismatch(
-        f"{purpose} needs the package '{package}', which is not installed: pip install 'txl-export[{extra}]'"
+        f"{purpose} needs the package '{package}', which is not installed: {install}",
+        f"package '{package}' is not installed: {install}",
     )

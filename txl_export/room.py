@@ -20,7 +20,7 @@ def require_room(needed: int, what: str, advice: str) -> None:
         what: what needs them, for the message.
         advice: what to do about it.
     """
-    there = _machine_bytes()
+    there = machine_bytes()
     if there is not None and needed > there:
         raise EnvironmentMismatch(
             f"{what} needs {si(needed, 'B')} of main memory, this machine has {si(there, 'B')}: {advice}"
@@ -38,7 +38,7 @@ def the_memory(mem_len: int, batch_size: int) -> tuple[str, str]:
     return f"the memory of {mem_len:,} tokens for {batch_size:,} stream{'s' * (batch_size > 1)}", SMALLER + fewer
 
 
-def _machine_bytes() -> int | None:
+def machine_bytes() -> int | None:
     """Main memory that this process may have at most; None where the system does not tell."""
     try:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -126,7 +126,7 @@ def test_threads_none_is_all_cores(checkpoint):
         ({"backends": ()}, r"backends is empty"),
         ({"rounds": 0}, r"rounds holds 0"),
         ({"threads": 0}, r"threads holds 0"),
-        ({"backends": ("eager", "tpu")}, r"backend 'tpu' is unknown: use one of onnxruntime, typed, eager"),
+        ({"backends": ("eager", "tpu")}, r"backend 'tpu' is unknown: use one of tensorrt, tensorrt-rtx"),
         ({"batch_sizes": (65,), "segment_lens": (1,)}, r"batch_sizes holds 65, graphs take 1 to 64 streams"),
         ({"segment_lens": (1, 2)}, r"runs no segments of 2 tokens \(it has 1\)"),
     ],

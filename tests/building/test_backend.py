@@ -77,7 +77,8 @@ class FakeEngine:
         return None
 
 
-def test_a_bundle_without_engines(folder):
+def test_a_bundle_without_engines(folder, monkeypatch):
+    monkeypatch.setattr(cuda, "devices", lambda: [L4])
     told = refused(folder, kind=BundleError)
     assert told.endswith(f"has no engines of tensorrt-rtx: build them with 'txl-export build {folder} "
                          "--backend tensorrt-rtx'")  # fmt: skip
@@ -85,11 +86,6 @@ def test_a_bundle_without_engines(folder):
 
 def test_a_checkpoint():
     assert "is a checkpoint" in refused(checkpoint_of("stepping"), kind=InputError)
-
-
-def test_it_is_never_chosen_of_itself(engines):
-    assert Engine.load(engines.bundle).backend == "onnxruntime"
-    assert not any(backend(name).accepts(engines.bundle) for name in PACKAGES)
 
 
 @needs_rtx
@@ -122,7 +118,7 @@ class TestBuilt:
     def test_no_gpu(self, engines, manifest, monkeypatch):
         package(monkeypatch, manifest.engines[0].version, [])
         monkeypatch.setattr(cuda, "devices", list)
-        assert "need an NVIDIA GPU and this machine has none" in refused(engines.bundle)
+        assert "needs an NVIDIA GPU and this machine has none" in refused(engines.bundle)
 
     def test_another_gpu(self, engines, manifest, monkeypatch):
         package(monkeypatch, manifest.engines[0].version, [])
@@ -146,6 +142,11 @@ class TestBuilt:
         given = [FakeEngine(manifest, graphs[e.graph]) for e in manifest.engines]
         package(monkeypatch, manifest.engines[0].version, given)
         assert "does not run them yet" in refused(engines.bundle)
+
+    def test_what_fits_is_not_refused(self, engines, manifest, monkeypatch):
+        package(monkeypatch, manifest.engines[0].version, [])
+        assert backend("tensorrt-rtx").refuses(engines.bundle) is None
+        assert "no engines: txl-export build " in str(backend("tensorrt").refuses(engines.bundle))
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -10,11 +10,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.helpers import random_checkpoint, tiny_config
+from txl_export.backends import cuda
 from txl_export.checkpoints import native
 from txl_export.cli import main
 from txl_export.vocabulary import ByteVocabulary
 
 Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the machine has: what is chosen and said of it would differ."""
+    monkeypatch.setattr(cuda, "devices", list)
 
 
 @pytest.fixture(scope="session")

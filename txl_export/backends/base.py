@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +16,7 @@ from txl_export.bundle import WEIGHTS, Bundle, Manifest
 from txl_export.calls import Call, cut, plan_segment, whole_calls
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.config import Dialect, ModelConfig
-from txl_export.errors import InputError
+from txl_export.errors import InputError, TxlError
 from txl_export.heads import HeadSpec, head_spec
 from txl_export.layouts import StateSpec
 from txl_export.precision import MEMORY
@@ -28,12 +28,19 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, np.ndarray]
 
+# Why a backend refuses whatever is of the other kind: no machine changes that.
+RUNS_BUNDLES, RUNS_CHECKPOINTS = "runs bundles", "runs checkpoints"
+
 
 class Backend(Protocol):
     """A module that can load bundles or checkpoints."""
 
-    def accepts(self, source: Bundle | Checkpoint) -> bool:
-        """Whether this backend runs such a source at all."""
+    def refuses(self, source: Bundle | Checkpoint) -> str | None:
+        """In a few words why this backend does not run a source on this machine; None where it seems to.
+
+        What costs least is looked at first, and nothing native is asked for what the manifest or the lack of a GPU
+        tells already. `load` may still find what cannot be seen from here.
+        """
         ...
 
     def load(
@@ -45,6 +52,15 @@ class Backend(Protocol):
     ) -> LoadedModel:
         """Load it; raises EnvironmentMismatch when this machine lacks what the backend needs."""
         ...
+
+
+def reason(check: Callable[[Any], object], source: Bundle | Checkpoint) -> str | None:
+    """What a check of a source raises, in a few words; None where it passes. What `load` checks, `refuses` tells."""
+    try:
+        check(source)
+    except TxlError as e:
+        return e.short
+    return None
 
 
 @dataclass(frozen=True)

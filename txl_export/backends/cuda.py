@@ -45,3 +45,46 @@ def _device(cuda: Any, n: int) -> Device:
     cuda.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, handle)
     cuda.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, handle)
     return Device(name.value.decode(errors="replace"), f"sm{major.value}{minor.value}")
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What the driver says of itself.
+
+    Attributes:
+        cuda: the newest version of CUDA that it runs: (13, 0).
+        memory: bytes of each GPU, in the order of `devices`.
+        problem: why it shows no GPU, such as "CUDA_ERROR_NO_DEVICE"; None where it shows some.
+    """
+
+    cuda: tuple[int, int]
+    memory: tuple[int, ...] = ()
+    problem: str | None = None
+
+
+def driver(load: Callable[[str], Any] = ctypes.CDLL) -> Driver | None:
+    """Ask the driver of itself; None without one. Takes what `devices` takes."""
+    try:
+        cuda = load(_DRIVER)
+    except OSError:
+        return None
+    version, count = ctypes.c_int(), ctypes.c_int()
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    supported = version.value // 1000, version.value % 1000 // 10
+    status = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+    if status or not count.value:
+        return Driver(supported, (), _name_of(cuda, status) if status else "it has none")
+    return Driver(supported, tuple(_memory(cuda, n) for n in range(count.value)))
+
+
+def _memory(cuda: Any, n: int) -> int:
+    handle, size = ctypes.c_int(), ctypes.c_size_t()
+    cuda.cuDeviceGet(ctypes.byref(handle), n)
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(size), handle)
+    return size.value
+
+
+def _name_of(cuda: Any, status: int) -> str:
+    name = ctypes.c_char_p()
+    cuda.cuGetErrorName(status, ctypes.byref(name))
+    return name.value.decode(errors="replace") if name.value else f"CUDA error {status}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_export.backends.base import Arrays, LoadedModel, ModelInfo, Streams, identity
+from txl_export.backends.base import RUNS_CHECKPOINTS, Arrays, LoadedModel, ModelInfo, Streams, identity
 from txl_export.bundle import Bundle
 from txl_export.calls import Call
 from txl_export.checkpoints.base import Checkpoint
@@ -31,9 +31,9 @@ TOP_K = 40
 MAX_BATCH = 1 << 20
 
 
-def accepts(source: Bundle | Checkpoint) -> bool:
+def refuses(source: Bundle | Checkpoint) -> str | None:
     """Only checkpoints hold a model to run eagerly."""
-    return isinstance(source, Checkpoint)
+    return None if isinstance(source, Checkpoint) else RUNS_CHECKPOINTS
 
 
 def load(

@@ -14,13 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_export.backends.base import Arrays, LoadedModel, Streams, bundle_info, check_request
+from txl_export.backends.base import (
+    RUNS_BUNDLES,
+    Arrays,
+    LoadedModel,
+    Streams,
+    bundle_info,
+    check_request,
+    reason,
+)
+from txl_export.backends.imports import imported
 from txl_export.backends.ring import RingSizes, RingStreams, with_mem_len
 from txl_export.backends.turns import POSITIONS, TurnStreams
 from txl_export.bundle import Bundle, GraphSpec
 from txl_export.calls import whole_calls
 from txl_export.checkpoints.base import Checkpoint
-from txl_export.errors import BundleError, InputError, missing_extra
+from txl_export.errors import BundleError, InputError
 from txl_export.number_types import PRECISIONS
 from txl_export.room import require_room, the_memory
 
@@ -34,29 +43,30 @@ HALF_IN_FLOAT = (
 )
 
 
-def accepts(source: Bundle | Checkpoint) -> bool:
+def refuses(source: Bundle | Checkpoint) -> str | None:
     """Only bundles hold graphs, and the CPU provider multiplies no bfloat16."""
-    return isinstance(source, Bundle) and source.manifest.precision != "bf16"
+    return reason(_check, source)
+
+
+def _check(source: Any) -> None:
+    if not isinstance(source, Bundle):
+        raise InputError("backend 'onnxruntime' runs bundles, this is a checkpoint: export it first", RUNS_BUNDLES)
+    if source.manifest.precision == "bf16":
+        raise InputError(
+            "ONNX Runtime's CPU provider multiplies no bfloat16, which this bundle holds: "
+            "use --backend typed (PyTorch), build TensorRT engines, or export with --precision fp16",
+            "multiplies no bfloat16",
+        )
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # a server sends nothing anywhere unless its owner says so
+    imported("onnxruntime", "cpu", "backend 'onnxruntime'")
 
 
 def load(
     source: Any, mem_len: int | None = None, segment_len: int | None = None, threads: int | None = None
 ) -> LoadedModel:
     """Load a bundle; raises EnvironmentMismatch without onnxruntime, InputError for another M than the bundle's."""
-    if not isinstance(source, Bundle):
-        raise InputError("backend 'onnxruntime' runs bundles, this is a checkpoint: export it first")
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # a server sends nothing anywhere unless its owner says so
-    try:
-        import onnxruntime
-    except ImportError:
-        raise missing_extra("onnxruntime", "cpu", "backend 'onnxruntime'") from None
-    del onnxruntime
+    _check(source)
     cut = check_request(source.manifest, mem_len, segment_len)
-    if source.manifest.precision == "bf16":
-        raise InputError(
-            "ONNX Runtime's CPU provider multiplies no bfloat16, which this bundle holds: "
-            "use --backend typed (PyTorch), build TensorRT engines, or export with --precision fp16"
-        )
     return OnnxRuntimeModel(source, cut, threads, mem_len)
 
 

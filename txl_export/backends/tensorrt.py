@@ -5,15 +5,16 @@ A plan is native code: loading one means trusting whoever built the bundle, as w
 
 from __future__ import annotations
 
-import importlib
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from txl_export.backends import cuda
-from txl_export.backends.base import LoadedModel, check_request
+from txl_export.backends.base import RUNS_BUNDLES, LoadedModel, check_request, reason
 from txl_export.backends.cuda import Device
 from txl_export.backends.device.calls import Cuda
 from txl_export.backends.device.tensorrt import Loaded, TensorRTModel
+from txl_export.backends.imports import imported
 from txl_export.building.messages import cause
 from txl_export.building.native import Native, RefusedError, describe_engine
 from txl_export.building.network import Network, check_interface
@@ -22,8 +23,7 @@ from txl_export.building.targets import describe, runs_on
 from txl_export.bundle import Bundle
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.engines import EngineSpec
-from txl_export.errors import BuildError, BundleError, EnvironmentMismatch, InputError, missing_extra
-from txl_export.files import first_line
+from txl_export.errors import BuildError, BundleError, EnvironmentMismatch, InputError
 
 
 class TensorRT:
@@ -33,10 +33,30 @@ class TensorRT:
         """Take the package."""
         self.package = package
 
-    def accepts(self, source: Bundle | Checkpoint) -> bool:
-        """Never of itself: it has to be asked for until it runs what it loads."""
-        del source
-        return False
+    def refuses(self, source: Bundle | Checkpoint) -> str | None:
+        """Bundles with engines of this package, version and GPU are run; no engine is loaded to find out."""
+        return reason(self.fitting, source)
+
+    def fitting(self, source: Any) -> tuple[Any, list[EngineSpec]]:
+        """The imported package, and a bundle's engines that are for it and for this machine's GPU.
+
+        Without a GPU, or without engines, nothing is imported.
+
+        Raises:
+            InputError: a checkpoint.
+            BundleError: the bundle has no engines of this package.
+            EnvironmentMismatch: no GPU, no package, another version, or another GPU.
+        """
+        p = self.package
+        if not isinstance(source, Bundle):
+            raise InputError(
+                f"backend {p.name!r} runs bundles, this is a checkpoint: export it and build engines first",
+                RUNS_BUNDLES,
+            )
+        devices = _gpus(p)
+        built = _of_package(source, p)
+        trt = imported(p.module, p.extra, f"backend {p.name!r}", "check the NVIDIA driver")
+        return trt, _for_gpu(_of_version(built, str(trt.__version__), source), devices[0], source)
 
     def load(
         self, source: Any, mem_len: int | None = None, segment_len: int | None = None, threads: int | None = None
@@ -46,19 +66,11 @@ class TensorRT:
         Raises:
             InputError: a checkpoint, or lengths that the bundle has not.
             BundleError: the bundle has no engines of this package, or not for every graph.
-            EnvironmentMismatch: no package, another version, no GPU, another GPU, or an engine that cannot be
+            EnvironmentMismatch: no GPU, no package, another version, another GPU, or an engine that cannot be
                 loaded.
         """
         del threads
-        name = self.package.name
-        if not isinstance(source, Bundle):
-            raise InputError(f"backend {name!r} runs bundles, this is a checkpoint: export it and build engines first")
-        built = [e for e in source.manifest.engines if e.package == name]
-        if not built:
-            command = f"txl-export build {source.path} --backend {name}"
-            raise BundleError(f"{source.path} has no engines of {name}: build them with '{command}'")
-        trt = self._imported()
-        engines = _for_gpu(_of_version(built, str(trt.__version__), source), cuda.devices(), source)
+        trt, engines = self.fitting(source)
         cut = check_request(source.manifest, mem_len, segment_len)
         cuda_calls = Cuda()
         native = Native(trt, warn=lambda _: None, progress=lambda *_: True)
@@ -68,48 +80,49 @@ class TensorRT:
             raise BundleError(f"{missing[0]} has no engine: build again with '{engines[0].command(source.path)}'")
         return TensorRTModel(source, cuda_calls, cut, mem_len, native, loaded)
 
-    def _imported(self) -> Any:
-        p = self.package
-        try:
-            return importlib.import_module(p.module)
-        except ModuleNotFoundError as e:
-            if e.name == p.module:
-                raise missing_extra(p.module, p.extra, f"backend {p.name!r}") from None
-            raise self._broken(e) from None
-        except (ImportError, OSError, RuntimeError) as e:  # libraries or the driver are not there
-            raise self._broken(e) from None
 
-    def _broken(self, e: Exception) -> EnvironmentMismatch:
-        p = self.package
-        return EnvironmentMismatch(
-            f"the package '{p.module}' is installed but cannot be imported ({first_line(e)}): "
-            f"pip install --force-reinstall 'txl-export[{p.extra}]', and check the NVIDIA driver"
+def _gpus(package: Package) -> Sequence[Device]:
+    found = cuda.devices()
+    if not found:
+        raise EnvironmentMismatch(
+            f"backend {package.name!r} needs an NVIDIA GPU and this machine has none: use --backend onnxruntime",
+            "no NVIDIA GPU",
         )
+    return found
+
+
+def _of_package(bundle: Bundle, package: Package) -> list[EngineSpec]:
+    built = [e for e in bundle.manifest.engines if e.package == package.name]
+    if not built:
+        command = shlex.join(["txl-export", "build", str(bundle.path), "--backend", package.name])
+        raise BundleError(
+            f"{bundle.path} has no engines of {package.name}: build them with '{command}'", f"no engines: {command}"
+        )
+    return built
 
 
 def _of_version(built: Sequence[EngineSpec], version: str, bundle: Bundle) -> list[EngineSpec]:
     found = [e for e in built if e.version == version]
     if not found:
         other = built[0]
+        command = other.command(bundle.path)
         raise EnvironmentMismatch(
             f"the engines of {bundle.path} were built with {other.package} {other.version}, installed is {version}: "
-            f"build again with '{other.command(bundle.path)}'"
+            f"build again with '{command}'",
+            f"engines are of {other.package} {other.version}, installed is {version}: {command}",
         )
     return found
 
 
-def _for_gpu(built: Sequence[EngineSpec], devices: Sequence[Device], bundle: Bundle) -> list[EngineSpec]:
-    if not devices:
-        raise EnvironmentMismatch(
-            f"the engines of {bundle.path} need an NVIDIA GPU and this machine has none: use --backend onnxruntime"
-        )
-    device = devices[0]
+def _for_gpu(built: Sequence[EngineSpec], device: Device, bundle: Bundle) -> list[EngineSpec]:
     found = [e for e in built if runs_on(e.target, device)]
     if not found:
         targets = "; ".join(dict.fromkeys(describe(e.target) for e in built))
+        command = shlex.join(["txl-export", "build", str(bundle.path), "--backend", built[0].package])
+        this = f"this GPU is {device.name} ({device.capability})"
         raise EnvironmentMismatch(
-            f"the engines of {bundle.path} are for {targets}, this GPU is {device.name} ({device.capability}): "
-            f"build for it with 'txl-export build {bundle.path} --backend {built[0].package}'"
+            f"the engines of {bundle.path} are for {targets}, {this}: build for it with '{command}'",
+            f"engines are for {targets}, {this}: {command}",
         )
     return found
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_export.backends.base import Arrays, LoadedModel, Streams, bundle_info, check_request, rows_of
+from txl_export.backends.base import RUNS_BUNDLES, Arrays, LoadedModel, Streams, bundle_info, check_request, rows_of
 from txl_export.backends.ring import RingSizes, RingStreams, with_mem_len
 from txl_export.bundle import Bundle
 from txl_export.calls import Call
@@ -35,9 +35,18 @@ from txl_export.room import SMALLER, require_room, the_memory
 POSITIONS = "positions"
 
 
-def accepts(source: Bundle | Checkpoint) -> bool:
-    """Bundles say which types to compute in."""
-    return isinstance(source, Bundle)
+def refuses(source: Bundle | Checkpoint) -> str | None:
+    """Bundles say which types to compute in. It runs none of their files, so it stands in for what nothing here runs.
+
+    In place of graphs that would run elsewhere it has to be asked for: who deploys or verifies them means those.
+    """
+    if not isinstance(source, Bundle):
+        return RUNS_BUNDLES
+    if source.manifest.precision != "bf16":
+        return "computes from the checkpoint, no file of the bundle: only with --backend typed"
+    if source.judge is None and source.judge_path is None and source.manifest.random is None:
+        return "computes from the checkpoint, which is not there"
+    return None
 
 
 def load(

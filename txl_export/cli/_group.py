@@ -25,6 +25,7 @@ VERBS = {
     "report": "Write what a bundle is, whether it is right and what its memory costs, as one HTML file.",
     "score": "Measure how well a model predicts a text: perplexity, bits per byte.",
     "generate": "Continue a prompt, printing text as it comes.",
+    "doctor": "Say what this machine has, which backends work on it, and what brings the others.",
 }
 
 _EXTRAS = {
@@ -67,8 +68,11 @@ class LazyGroup(click.Group):
         # Ends like an exception, so that temporary folders and processes go.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+        from txl_export.cli._log import log_on_stderr
+
         try:
-            return super().invoke(ctx)
+            with log_on_stderr():
+                return super().invoke(ctx)
         except click.exceptions.NoArgsIsHelpError:
             raise
         except click.UsageError as e:  # click's own answer takes three lines

@@ -251,7 +251,7 @@ class Running:
 def engine_options(function: F) -> F:
     """Add --backend, --segment-len and --threads; the verb gets them as one `running`."""
 
-    @click.option("--backend", metavar="NAME", help="onnxruntime, typed or eager; the fastest that works else.")
+    @click.option("--backend", metavar="NAME", help="What runs it; the fastest that works here else: see doctor.")
     @click.option("--segment-len", type=int, help="Tokens per segment; the bundle's when not given.")
     @click.option("--threads", type=int, help="CPU threads; all cores when not given.")
     @functools.wraps(function)

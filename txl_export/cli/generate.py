@@ -84,7 +84,7 @@ def command(
     finally:  # also after Ctrl-C: what was read so far ends as text, not inside a character
         writer.close()
     if as_json:
-        print_json(writer.summary() | {"prompt_tokens": len(ids), "backend": engine.backend})
+        print_json(writer.summary() | {"prompt_tokens": len(ids), "backend": engine.backend, "choice": engine.choice})
     elif is_terminal(sys.stderr):
         click.echo(f"\n{len(writer.ids)} tokens, {writer.rate or 0:,.0f} per second", err=True)
 

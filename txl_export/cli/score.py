@@ -95,6 +95,7 @@ def _score(engine: Engine, vocab: Vocabulary | None, ids: np.ndarray) -> dict[st
         "seconds": seconds,
         "tokens_per_second": predicted / seconds,
         "backend": engine.backend,
+        "choice": engine.choice,
         "mem_len": engine.info.mem_len,
         "segment_len": engine.info.segment_len,
         "notes": [*engine.info.notes, *(reading_notes(vocab, ids) if vocab else [])],

@@ -41,7 +41,7 @@ EXAMPLES = examples(
 @click.option("--segment-len", type=int, help="Tokens per segment; the bundle's when not given.")
 @click.option("--batch-size", type=int, default=1, help="Streams run together.")
 @click.option("--head", help="Head to compare; the bundle's first when not given.")
-@click.option("--backend", metavar="NAME", help="What runs the bundle; the fastest that works when not given.")
+@click.option("--backend", metavar="NAME", help="What runs the bundle; the fastest that works here else: see doctor.")
 @click.option("--bisect", is_flag=True, help="On failure find the layer, the node and the likely cause.")
 @pretokenized_option
 @json_option

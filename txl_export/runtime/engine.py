@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from txl_export.backends import BACKENDS, Backend, LoadedModel, backend
+from txl_export.backends import LoadedModel
+from txl_export.backends import backend as backend_named
 from txl_export.backends.base import ModelInfo
 from txl_export.bundle import MANIFEST, Bundle
 from txl_export.checkpoints import Checkpoint, load_checkpoint
 from txl_export.errors import InputError
 from txl_export.runtime import snapshot
+from txl_export.runtime.choosing import load_fastest
 from txl_export.runtime.scoring import token_log_probs
 from txl_export.runtime.session import Session
 
@@ -24,9 +26,10 @@ MOST_THREADS = 1024
 class Engine:
     """A loaded model; sessions made from it share its weights."""
 
-    def __init__(self, model: LoadedModel) -> None:
+    def __init__(self, model: LoadedModel, choice: str | None = None) -> None:
         """Wrap a model that a backend has loaded; use `Engine.load`."""
         self._model = model
+        self._choice = model.name if choice is None else choice
 
     @classmethod
     def load(
@@ -42,8 +45,9 @@ class Engine:
 
         Args:
             source: a bundle (folder or opened), or a checkpoint (path or loaded).
-            backend: "onnxruntime" for bundles, "eager" for checkpoints; None for the fastest that runs
-                the source.
+            backend: its name, such as "onnxruntime" for bundles and "eager" for checkpoints; no other is taken in
+                its place. None for the fastest that runs the source here: `choice` and the log `txl_export` say which,
+                and why not those that would be faster.
             mem_len: memory length M in tokens; a bundle's is fixed, but for layout `ring`, where it is the longest.
             segment_len: tokens after which feeds are cut by default; None for the bundle's.
             threads: CPU threads; None for all cores.
@@ -54,7 +58,7 @@ class Engine:
         Raises:
             BundleError, CheckpointError: the source is not what it should be.
             InputError: an unknown backend, or one that does not run such a source.
-            EnvironmentMismatch: the backend's package is missing.
+            EnvironmentMismatch: this machine lacks what the backend needs, or what each of them needs.
         """
         if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
             raise InputError(f"threads is {threads!r}, expected 1 to {MOST_THREADS}")
@@ -63,9 +67,12 @@ class Engine:
         if not isinstance(source, str | os.PathLike | Bundle | Checkpoint):
             raise InputError(f"a {type(source).__name__} cannot be loaded: give the path of a bundle or checkpoint")
         opened = _open(source)
-        model = _backend_for(opened, backend).load(opened, mem_len, segment_len, threads)
+        if backend is None:
+            model, choice = load_fastest(opened, lambda b: b.load(opened, mem_len, segment_len, threads))
+        else:
+            model, choice = backend_named(backend).load(opened, mem_len, segment_len, threads), backend
         model.packed = packed
-        return cls(model)
+        return cls(model, choice)
 
     @property
     def info(self) -> ModelInfo:
@@ -76,6 +83,14 @@ class Engine:
     def backend(self) -> str:
         """Name of the backend."""
         return self._model.name
+
+    @property
+    def choice(self) -> str:
+        """In one line the backend, and where none was named why not the faster ones.
+
+        For example "onnxruntime; not tensorrt (no engines: txl-export build engines/x --backend tensorrt)".
+        """
+        return self._choice
 
     @property
     def model(self) -> LoadedModel:
@@ -131,9 +146,3 @@ def _open(source: str | Path | Bundle | Checkpoint) -> Bundle | Checkpoint:
         return source
     is_bundle = (Path(source) / MANIFEST).is_file()
     return Bundle.open(source) if is_bundle else load_checkpoint(source)
-
-
-def _backend_for(source: Bundle | Checkpoint, name: str | None) -> Backend:
-    if name is not None:
-        return backend(name)
-    return next(module for module in map(backend, BACKENDS) if module.accepts(source))

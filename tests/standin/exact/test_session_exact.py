@@ -1,0 +1,3 @@
+"""`feed` on the stand-in for a GPU."""
+
+from tests.runtime.test_session import *  # noqa: F403
