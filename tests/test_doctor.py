@@ -171,13 +171,14 @@ def test_which_backends_run_a_bundle(on, monkeypatch, bundle):
     assert section(out, f"Backends for {bundle.path}") == {
         "tensorrt": "no   no engines",
         "tensorrt-rtx": "no   no engines",
+        "onnxruntime-cuda": "no   onnxruntime without CUDA",
         "onnxruntime": "yes  bundles on the CPU",
-        "typed": "no   computes from the checkpoint, no file of the bundle: only with --backend typed",
+        "typed": "no   computes from the checkpoint: only with --backend typed",
         "eager": "no   runs checkpoints",
     }
     assert section(out, "What brings the others") == {
         name: f"txl-export build {bundle.path} --backend {name}" for name in ("tensorrt", "tensorrt-rtx")
-    }
+    } | {"onnxruntime-cuda": "pip uninstall -y onnxruntime && pip install 'txl-export[gpu]'"}
     assert out.endswith(f"\n{bundle.path} runs on onnxruntime when no backend is named\n")
     assert doctor(bundle).taken == doctor(str(bundle.path)).taken == "onnxruntime"
 

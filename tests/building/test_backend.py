@@ -97,6 +97,7 @@ class TestBuilt:
     @pytest.fixture(autouse=True)
     def one_gpu(self, monkeypatch):
         monkeypatch.setattr(cuda, "devices", lambda: [L4])
+        monkeypatch.setattr("txl_export.backends.tensorrt.Cuda", lambda: None)  # engines are checked only
 
     def test_engines_of_the_other_package_do_not_count(self, engines):
         assert "has no engines of tensorrt:" in refused(engines.bundle, "tensorrt", BundleError)
@@ -137,11 +138,19 @@ class TestBuilt:
         told = refused(engines.bundle, kind=BundleError)
         assert "input key_00 is float16" in told and "build again with 'txl-export build " in told
 
-    def test_all_is_well_but_it_does_not_run_yet(self, engines, manifest, monkeypatch):
+    def test_all_is_well(self, engines, manifest, monkeypatch):
         graphs = {g.file: g for g in manifest.graphs}
         given = [FakeEngine(manifest, graphs[e.graph]) for e in manifest.engines]
         package(monkeypatch, manifest.engines[0].version, given)
-        assert "does not run them yet" in refused(engines.bundle)
+        loaded = backend("tensorrt-rtx").load(engines.bundle)
+        assert loaded.name == "tensorrt-rtx" and loaded.info.mem_len == manifest.mem_len
+
+    def test_a_graph_without_an_engine(self, engines, built, manifest, monkeypatch):
+        package(monkeypatch, manifest.engines[0].version, [])
+        kept = dataclasses.replace(manifest, engines=manifest.engines[1:])
+        write_json(built / MANIFEST, kept.to_dict())
+        told = refused(built, kind=BundleError)
+        assert f"{manifest.engines[0].graph} of {built} has no engine for this GPU: build again with" in told
 
     def test_what_fits_is_not_refused(self, engines, manifest, monkeypatch):
         package(monkeypatch, manifest.engines[0].version, [])

@@ -19,7 +19,7 @@ from txl_export.precision import PrecisionPolicy
 from txl_export.runtime import Engine
 
 L4, T4 = Device("NVIDIA L4", "sm89"), Device("Tesla T4", "sm75")
-NO_GPU = "onnxruntime; not tensorrt, tensorrt-rtx (no NVIDIA GPU)"
+NO_GPU = "onnxruntime; not tensorrt, tensorrt-rtx, onnxruntime-cuda (no NVIDIA GPU)"
 
 
 @pytest.fixture(autouse=True)
@@ -81,9 +81,9 @@ def test_without_a_gpu_graphs_run_on_the_cpu(bundle, caplog, untouchable):
 def test_a_gpu_without_engines(bundle, gpus, untouchable):
     gpus.append(L4)
     found = Engine.load(bundle, threads=1).choice
-    assert found == "onnxruntime; " + ", ".join(
-        f"not {name} (no engines: txl-export build {bundle.path} --backend {name})" for name in tensorrt.PACKAGES
-    )
+    told = [f"not {name} (no engines: txl-export build {bundle.path} --backend {name})" for name in tensorrt.PACKAGES]
+    told.append("not onnxruntime-cuda (onnxruntime without CUDA: pip uninstall -y onnxruntime && pip install ")
+    assert found.startswith("onnxruntime; " + ", ".join(told))
 
 
 def test_engines_without_a_gpu_are_missed(bundle, caplog, untouchable):
@@ -152,7 +152,10 @@ def test_engines_that_fit_are_taken_first(bundle, monkeypatch, caplog):
 def test_what_only_loading_finds_out_is_a_reason_too(bundle, monkeypatch):
     fits(monkeypatch, Loads(EnvironmentMismatch("it does not load: build again", "not of this driver")))
     found = Engine.load(with_engines(bundle, "tensorrt"), threads=1)
-    assert found.choice == "onnxruntime; not tensorrt (not of this driver), not tensorrt-rtx (no NVIDIA GPU)"
+    assert (
+        found.choice
+        == "onnxruntime; not tensorrt (not of this driver), not tensorrt-rtx, onnxruntime-cuda (no NVIDIA GPU)"
+    )
 
 
 def test_a_damaged_engine_is_no_reason_to_go_on(bundle, monkeypatch):
@@ -179,9 +182,9 @@ def test_when_none_can_every_reason_is_told(bundle, package):
     with pytest.raises(EnvironmentMismatch) as e:
         Engine.load(bundle)
     assert one_line(e.value) == (
-        f"nothing here runs {bundle.path}: not tensorrt, tensorrt-rtx (no NVIDIA GPU), not onnxruntime (package "
-        "'onnxruntime' is not installed: pip install 'txl-export[cpu]'), not typed (computes from the checkpoint, no "
-        "file of the bundle: only with --backend typed)"
+        f"nothing here runs {bundle.path}: not tensorrt, tensorrt-rtx, onnxruntime-cuda (no NVIDIA GPU), not "
+        "onnxruntime (package 'onnxruntime' is not installed: pip install 'txl-export[cpu]'), not typed (computes "
+        "from the checkpoint: only with --backend typed)"
     )
 
 

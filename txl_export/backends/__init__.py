@@ -15,6 +15,7 @@ __all__ = ["BACKENDS", "Backend", "LoadedModel", "Streams", "backend", "refusal"
 BACKENDS: dict[str, str] = {
     "tensorrt": "txl_export.backends.tensorrt:TENSORRT",
     "tensorrt-rtx": "txl_export.backends.tensorrt:TENSORRT_RTX",
+    "onnxruntime-cuda": "txl_export.backends.onnxruntime_cuda",
     "onnxruntime": "txl_export.backends.onnxruntime",
     "typed": "txl_export.backends.typed",
     "eager": "txl_export.backends.eager",

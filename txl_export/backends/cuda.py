@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from txl_export.errors import EnvironmentMismatch
+
 _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 # CUdevice_attribute: COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _MAJOR, _MINOR = 75, 76
@@ -35,6 +37,17 @@ def devices(load: Callable[[str], Any] = ctypes.CDLL) -> list[Device]:
     if cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return []  # a driver without a GPU, or one that they were hidden from
     return [_device(cuda, n) for n in range(count.value)]
+
+
+def required(backend: str) -> Device:
+    """The first GPU, which is used; raises EnvironmentMismatch without one."""
+    found = devices()
+    if not found:
+        raise EnvironmentMismatch(
+            f"backend {backend!r} needs an NVIDIA GPU and this machine has none: use --backend onnxruntime",
+            "no NVIDIA GPU",
+        )
+    return found[0]
 
 
 def _device(cuda: Any, n: int) -> Device:

@@ -11,21 +11,43 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_export.backends.base import LoadedModel, check_request
+from txl_export.backends import cuda
+from txl_export.backends.base import RUNS_BUNDLES, LoadedModel, check_request, reason
 from txl_export.backends.device.calls import Cuda, Owned
 from txl_export.backends.device.launch import MOST_CAPTURED, Addresses, Executor
 from txl_export.backends.device.model import DeviceModel
+from txl_export.backends.imports import imported
 from txl_export.bundle import Bundle, GraphSpec, TensorSpec
-from txl_export.errors import DeviceError, EnvironmentMismatch, InputError, missing_extra
+from txl_export.checkpoints.base import Checkpoint
+from txl_export.errors import DeviceError, EnvironmentMismatch, InputError
 from txl_export.files import first_line
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-PROVIDER = "CUDAExecutionProvider"
+NAME, PROVIDER = "onnxruntime-cuda", "CUDAExecutionProvider"
 # ONNX's number of a type that numpy has not.
 _BFLOAT16 = 16
 _NOT_CAPTURED = -1
+
+
+def refuses(source: Bundle | Checkpoint) -> str | None:
+    """Bundles are run where there is a GPU and ONNX Runtime has the provider for it."""
+    return reason(_check, source)
+
+
+def _check(source: Any) -> None:
+    if not isinstance(source, Bundle):
+        raise InputError("backend 'onnxruntime-cuda' runs bundles, this is a checkpoint: export it first", RUNS_BUNDLES)
+    cuda.required(NAME)
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # a server sends nothing anywhere unless its owner says so
+    onnxruntime = imported("onnxruntime", "gpu", f"backend {NAME!r}", "check the NVIDIA driver")
+    if PROVIDER not in onnxruntime.get_available_providers():
+        remedy = "pip uninstall -y onnxruntime && pip install 'txl-export[gpu]'"
+        raise EnvironmentMismatch(
+            f"the installed onnxruntime {onnxruntime.__version__} has no CUDA provider: {remedy}",
+            f"onnxruntime without CUDA: {remedy}",
+        )
 
 
 def load(
@@ -35,34 +57,22 @@ def load(
 
     Raises:
         InputError: a checkpoint, or lengths that the bundle has not.
-        EnvironmentMismatch: no package, a package without the provider, or a provider that cannot be loaded.
+        EnvironmentMismatch: no GPU, no package, a package without the provider, or a provider that cannot be loaded.
     """
     del threads
-    if not isinstance(source, Bundle):
-        raise InputError("backend 'onnxruntime-cuda' runs bundles, this is a checkpoint: export it first")
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # a server sends nothing anywhere unless its owner says so
-    try:
-        import onnxruntime
-    except ImportError:
-        raise missing_extra("onnxruntime-gpu", "gpu", "backend 'onnxruntime-cuda'") from None
-    if PROVIDER not in onnxruntime.get_available_providers():
-        raise EnvironmentMismatch(
-            f"the installed onnxruntime {onnxruntime.__version__} has no CUDA provider: "
-            "pip uninstall onnxruntime, then pip install 'txl-export[gpu]'"
-        )
-    cut = check_request(source.manifest, mem_len, segment_len)
-    return OnnxRuntimeCuda(source, Cuda(), cut, mem_len)
+    _check(source)
+    return OnnxRuntimeCuda(source, Cuda(), check_request(source.manifest, mem_len, segment_len), mem_len)
 
 
 class OnnxRuntimeCuda(DeviceModel):
     """A bundle whose graphs run in the CUDA provider, all sessions' work in one stream."""
 
-    name = "onnxruntime-cuda"
+    name = NAME
 
-    def __init__(self, bundle: Bundle, cuda: Cuda, segment_len: int, mem_len: int | None) -> None:
+    def __init__(self, bundle: Bundle, calls: Cuda, segment_len: int, mem_len: int | None) -> None:
         """Load the first graph, since a provider that cannot be loaded shows only then."""
-        super().__init__(bundle, cuda, segment_len, mem_len, fixed_rows=False)
-        self._stream = cuda.stream()
+        super().__init__(bundle, calls, segment_len, mem_len, fixed_rows=False)
+        self._stream = calls.stream()
         self._sessions: dict[tuple[str, int, int], ort.InferenceSession] = {}
         self._lock = threading.Lock()
         self.captures_graphs = True

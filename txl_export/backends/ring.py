@@ -178,7 +178,7 @@ class RingStreams(Streams):
         Rows that are not seen are multiplied by weights of 0, which is no number where they hold none: a stream
         that ended in NaN is cleared.
         """
-        for b in streams:
+        for b in streams.tolist():
             if not self._is_finite(b):
                 self.store.write(b, ALL, np.zeros((), self.store.dtype))
         self._start(streams)
@@ -187,7 +187,7 @@ class RingStreams(Streams):
         self.ring.reset(streams)
         if self.ring.start:
             first = np.stack([self.sizes.initial[s.input] for s in self.sizes.states])  # [tensors, H, 1, d_head]
-            for b in streams:
+            for b in streams.tolist():
                 self.store.write(b, slice(0, self.ring.start), first)
 
     def _is_finite(self, stream: int) -> bool:

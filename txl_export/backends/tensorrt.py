@@ -44,7 +44,7 @@ class TensorRT:
 
         Raises:
             InputError: a checkpoint.
-            BundleError: the bundle has no engines of this package.
+            BundleError: the bundle has no engines of this package, or not for every graph.
             EnvironmentMismatch: no GPU, no package, another version, or another GPU.
         """
         p = self.package
@@ -53,10 +53,10 @@ class TensorRT:
                 f"backend {p.name!r} runs bundles, this is a checkpoint: export it and build engines first",
                 RUNS_BUNDLES,
             )
-        devices = _gpus(p)
+        device = cuda.required(p.name)
         built = _of_package(source, p)
         trt = imported(p.module, p.extra, f"backend {p.name!r}", "check the NVIDIA driver")
-        return trt, _for_gpu(_of_version(built, str(trt.__version__), source), devices[0], source)
+        return trt, _whole(_for_gpu(_of_version(built, str(trt.__version__), source), device, source), source)
 
     def load(
         self, source: Any, mem_len: int | None = None, segment_len: int | None = None, threads: int | None = None
@@ -75,20 +75,7 @@ class TensorRT:
         cuda_calls = Cuda()
         native = Native(trt, warn=lambda _: None, progress=lambda *_: True)
         loaded = {e.graph: _loaded(native, source, e) for e in engines}
-        missing = [g.file for g in source.manifest.graphs if g.file not in loaded]
-        if missing:
-            raise BundleError(f"{missing[0]} has no engine: build again with '{engines[0].command(source.path)}'")
         return TensorRTModel(source, cuda_calls, cut, mem_len, native, loaded)
-
-
-def _gpus(package: Package) -> Sequence[Device]:
-    found = cuda.devices()
-    if not found:
-        raise EnvironmentMismatch(
-            f"backend {package.name!r} needs an NVIDIA GPU and this machine has none: use --backend onnxruntime",
-            "no NVIDIA GPU",
-        )
-    return found
 
 
 def _of_package(bundle: Bundle, package: Package) -> list[EngineSpec]:
@@ -125,6 +112,17 @@ def _for_gpu(built: Sequence[EngineSpec], device: Device, bundle: Bundle) -> lis
             f"engines are for {targets}, {this}: {command}",
         )
     return found
+
+
+def _whole(built: list[EngineSpec], bundle: Bundle) -> list[EngineSpec]:
+    there, command = {e.graph for e in built}, built[0].command(bundle.path)
+    missing = [g.file for g in bundle.manifest.graphs if g.file not in there]
+    if missing:
+        raise BundleError(
+            f"{missing[0]} of {bundle.path} has no engine for this GPU: build again with '{command}'",
+            f"{missing[0]} has no engine: {command}",
+        )
+    return built
 
 
 def _loaded(native: Native, bundle: Bundle, spec: EngineSpec) -> Loaded:

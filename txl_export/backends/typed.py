@@ -43,7 +43,7 @@ def refuses(source: Bundle | Checkpoint) -> str | None:
     if not isinstance(source, Bundle):
         return RUNS_BUNDLES
     if source.manifest.precision != "bf16":
-        return "computes from the checkpoint, no file of the bundle: only with --backend typed"
+        return "computes from the checkpoint: only with --backend typed"
     if source.judge is None and source.judge_path is None and source.manifest.random is None:
         return "computes from the checkpoint, which is not there"
     return None

@@ -6,14 +6,14 @@ Source of names and signatures: `cuda.bindings.runtime` 13, the CUDA runtime API
 from __future__ import annotations
 
 import ctypes
-import importlib
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from txl_export.errors import DeviceError, missing_extra
+from txl_export.backends.imports import imported
+from txl_export.errors import DeviceError
 
 MODULE = "cuda.bindings.runtime"
 # Addresses of tensors that TensorRT takes are multiples of this; cudaMalloc's are.
@@ -70,10 +70,7 @@ class Cuda:
 
     def __init__(self) -> None:
         """Import cuda-python and take the GPU; raises EnvironmentMismatch without the package, DeviceError."""
-        try:
-            self.api: Any = importlib.import_module(MODULE)
-        except ImportError:
-            raise missing_extra("cuda-python", "gpu", "running on a GPU") from None
+        self.api: Any = imported(MODULE, "gpu", "running on a GPU")
         self._call("cudaSetDevice", 0)
 
     def _call(self, name: str, *arguments: Any) -> Any:
