@@ -96,7 +96,8 @@ class Judge:
         for b in streams:
             left = n
             while left:
-                self.streams[b], ids = self.past[b].pop()
+                before, ids = self.past[b].pop()
+                self.streams[b] = before.fork()  # streams that were one share their past
                 kept, left = ids[: max(0, len(ids) - left)], max(0, left - len(ids))
                 if len(kept):
                     self._feed(b, kept, RING_CUT)
