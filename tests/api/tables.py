@@ -26,11 +26,8 @@ ATTRIBUTES = {
     "_network": "INetworkDefinition",
     "_runtime": "Runtime",
 }
-# `Any` that is something else: a driver's handle, what a user gives, the caller's answer.
-OTHER = {
-    "answer", "api", "arguments", "code", "handle", "ids", "options", "scratch", "_scratch", "source", "targets",
-    "value", "view",
-}  # fmt: skip
+# `Any` that is something else: CUDA's module, a driver's handle, what a user gives.
+OTHER = {"api", "code", "handle", "ids", "scratch", "_scratch", "source", "targets"}
 # Classes of what methods and properties give, where code goes on with it.
 GIVES = {
     (MODULE, "Runtime"): "Runtime",

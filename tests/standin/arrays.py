@@ -110,7 +110,7 @@ class OldDlpack(Held):
             self._order(LEGACY if stream is None else stream)
         self.exported += 1
         strides = None if self._is_dense else self.strides
-        return capsule(self.address, self._like, strides, self, versioned, self._read_only, self._returned)
+        return capsule(self.address, self._like, strides, self._returned, versioned, self._read_only)
 
     def _order(self, stream: int) -> None:
         if stream == _NONE or self._stream is None:

@@ -64,10 +64,9 @@ def capsule(
     address: int,
     like: np.ndarray,
     strides: Sequence[int] | None,
-    owner: Any,
+    deleted: Callable[[], None],
     versioned: bool = False,
     read_only: bool = False,
-    deleted: Callable[[], None] = lambda: None,
 ) -> Any:
     """A capsule of memory on device 0.
 
@@ -75,10 +74,10 @@ def capsule(
         address: of the first number.
         like: has its shape and type.
         strides: in numbers; None where rows follow each other.
-        owner: is kept until the deleter is called, by the consumer or with the unused capsule.
+        deleted: is called when the consumer, or the unused capsule, gives the memory back; whose method it is is kept
+            until then.
         versioned: of DLPack 1.0, else as before.
         read_only: whether a consumer must not write; only a versioned capsule can tell.
-        deleted: called then.
     """
     made = _Versioned() if versioned else _Managed()
     tensor, dims = made.tensor, ctypes.c_int64 * max(1, like.ndim)
@@ -93,7 +92,7 @@ def capsule(
     where = ctypes.addressof(made)
 
     made.deleter = _delete
-    _alive[where] = (deleted, made, shape, steps, owner)
+    _alive[where] = (deleted, made, shape, steps)
     return _new(where, _VERSIONED_NAME if versioned else _NAME, _destroy)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NAME, PROVIDER = "onnxruntime-cuda", "CUDAExecutionProvider"
 # ONNX's number of a type that numpy has not.
 _BFLOAT16 = 16
-_NOT_CAPTURED = -1
+_NOT_CAPTURED, MOST_NUMBERED = -1, 256
 
 
 def refuses(source: Bundle | Checkpoint) -> str | None:
@@ -42,6 +42,8 @@ def _check(source: Any) -> None:
     cuda.required(NAME)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # a server sends nothing anywhere unless its owner says so
     onnxruntime = imported("onnxruntime", "gpu", f"backend {NAME!r}", "check the NVIDIA driver")
+    if hasattr(onnxruntime, "preload_dlls"):
+        onnxruntime.preload_dlls()  # CUDA's libraries may have come as packages of their own
     if PROVIDER not in onnxruntime.get_available_providers():
         remedy = "pip uninstall -y onnxruntime && pip install 'txl-export[gpu]'"
         raise EnvironmentMismatch(
@@ -68,6 +70,7 @@ class OnnxRuntimeCuda(DeviceModel):
     """A bundle whose graphs run in the CUDA provider, all sessions' work in one stream."""
 
     name = NAME
+    launches = False  # it captures calls itself
 
     def __init__(self, bundle: Bundle, calls: Cuda, segment_len: int, mem_len: int | None) -> None:
         """Load the first graph, since a provider that cannot be loaded shows only then."""
@@ -75,7 +78,7 @@ class OnnxRuntimeCuda(DeviceModel):
         self._stream = calls.stream()
         self._sessions: dict[tuple[str, int, int], ort.InferenceSession] = {}
         self._lock = threading.Lock()
-        self.captures_graphs = True
+        self._numbered = 0
         m = bundle.manifest
         self.session(m.graphs[0], 1, m.rows if self.sizes else 0)
 
@@ -98,8 +101,22 @@ class OnnxRuntimeCuda(DeviceModel):
         key = (graph.file, batch_size, rows)
         with self._lock:
             if key not in self._sessions:
-                self._sessions[key] = self._load(graph, {"batch": batch_size, "rows": rows} if rows else {})
+                self._sessions[key] = self._load(graph, {"batch": batch_size} | ({"rows": rows} if rows else {}))
             return self._sessions[key]
+
+    def captures(self, graph: GraphSpec) -> bool:
+        """Whether calls are run as CUDA graphs: where lengths vary some shapes are computed on the host."""
+        return self.capture and graph.segment.fixed
+
+    def number(self, graph: GraphSpec) -> int:
+        """What a new kind of calls is captured under: no two share one, since its addresses are captured with it.
+
+        ONNX Runtime gives nothing back of what it captured, so there are so many and no more.
+        """
+        if not self.captures(graph) or self._numbered >= MOST_NUMBERED:
+            return _NOT_CAPTURED
+        self._numbered += 1
+        return self._numbered
 
     def _load(self, graph: GraphSpec, sizes: dict[str, int]) -> ort.InferenceSession:
         import onnxruntime as ort
@@ -108,14 +125,7 @@ class OnnxRuntimeCuda(DeviceModel):
         options.log_severity_level = 3
         for name, size in sizes.items():
             options.add_free_dimension_override_by_name(name, size)
-        try:
-            session = self._made(graph, options)
-        except DeviceError:
-            if not self.captures_graphs:
-                raise
-            self.captures_graphs = False  # graphs with a node that it runs on the host cannot be captured
-            session = self._made(graph, options)
-            self.notes = (*self.notes, f"{graph.file} is not run as a CUDA graph: ONNX Runtime cannot capture it")
+        session = self._made(graph, options)
         if session.get_providers()[0] != PROVIDER:
             raise EnvironmentMismatch(
                 "ONNX Runtime could not load its CUDA provider and would run on the host: see 'txl-export doctor'"
@@ -128,7 +138,7 @@ class OnnxRuntimeCuda(DeviceModel):
         told = {
             "device_id": "0",
             "user_compute_stream": str(int(self._stream.handle)),
-            "enable_cuda_graph": str(int(self.captures_graphs)),
+            "enable_cuda_graph": str(int(self.captures(graph))),
             "use_tf32": "0",  # products of what is kept in fp32 would lose the bits it is kept for
         }
         path = self.bundle.path / graph.file
@@ -145,7 +155,7 @@ class BoundSession:
 
     def __init__(self, model: OnnxRuntimeCuda, graph: GraphSpec, batch_size: int, rows: int) -> None:
         """Load the graph."""
-        self._model, self._file = model, graph.file
+        self._model, self._graph = model, graph
         self._session = model.session(graph, batch_size, rows)
         m = model.bundle.manifest
         self._tensors = [(t, True) for t in m.inputs(graph)] + [(t, False) for t in m.outputs(graph)]
@@ -157,23 +167,22 @@ class BoundSession:
         self._sizes["segment"] = length
 
     def enqueue(self, addresses: Addresses) -> None:
-        """See `Executor.enqueue`; it captures the work itself, by the number that a kind of calls is given."""
+        """See `Executor.enqueue`; ONNX Runtime captures the work itself, by the number that a kind of calls has."""
         kind = (self._sizes.get("segment", 0), *addresses.values())
         if kind not in self._kinds:
-            if len(self._kinds) > MOST_CAPTURED:
-                self._kinds.pop(next(reversed(self._kinds)))
-            self._kinds[kind] = self._bound(addresses, len(self._kinds))
+            if len(self._kinds) >= MOST_CAPTURED:
+                self._kinds.pop(next(iter(self._kinds)))
+            self._kinds[kind] = self._bound(addresses)
         try:
             self._session.run_with_iobinding(*self._kinds[kind])
         except Exception as e:  # its errors have no public base class
-            raise DeviceError(f"{self._file} failed on the GPU ({first_line(e)[:200]})") from None
+            raise DeviceError(f"{self._graph.file} failed on the GPU ({first_line(e)[:200]})") from None
 
-    def _bound(self, addresses: Addresses, number: int) -> tuple[ort.IOBinding, ort.RunOptions]:
+    def _bound(self, addresses: Addresses) -> tuple[ort.IOBinding, ort.RunOptions]:
         import onnxruntime as ort
 
         binding, options = self._session.io_binding(), ort.RunOptions()
-        captured = self._model.captures_graphs and number < MOST_CAPTURED
-        options.add_run_config_entry("gpu_graph_annotation_id", str(number + 1 if captured else _NOT_CAPTURED))
+        options.add_run_config_entry("gpu_graph_annotation_id", str(self._model.number(self._graph)))
         for tensor, given in self._tensors:
             bind = binding.bind_input if given else binding.bind_output
             shape = tensor.sized(self._sizes).shape

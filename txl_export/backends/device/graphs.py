@@ -38,7 +38,7 @@ class SessionGraphs:
         if self._scratch is None:
             self._scratch = self.model.scratch()
         executor = self.model.executor(graph, self.batch_size, rows, self.stream, self._scratch)
-        launcher = Launcher(self.model.cuda, self.stream, executor, self.model.capture)
+        launcher = Launcher(self.model.cuda, self.stream, executor, self.model.capture and self.model.launches)
         inputs = [t.name for t in self.model.bundle.manifest.inputs(graph)]
         places = [n for n in ("positions", *self.model.bundle.manifest.traits.inputs) if n in inputs]
         self._graphs[graph.file] = BoundGraph(

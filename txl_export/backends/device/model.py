@@ -20,9 +20,11 @@ class DeviceModel(LoadedModel):
         cuda: the GPU.
         bundle: what is run.
         capture: whether calls that come again are run as CUDA graphs.
+        launches: whether that is done here, and not by what runs the graphs.
     """
 
     capture = True
+    launches = True
 
     def __init__(self, bundle: Bundle, cuda: Cuda, segment_len: int, mem_len: int | None, fixed_rows: bool) -> None:
         """Take a bundle.
