@@ -280,6 +280,15 @@ class Streams(ABC):
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `state` gave, for equally many streams."""
 
+    def adopt(self, other: Streams, index: np.ndarray) -> None:
+        """Let stream b go on from where stream index[b] of other streams is, or of these; the others stay as they are.
+
+        Args:
+            other: streams of the same model that remember as much.
+            index: int64 [B].
+        """
+        self.load_state({name: array[index] for name, array in other.state().items()})
+
     @abstractmethod
     def memory(self, stream: int) -> list[Arrays]:
         """Per layer the rows that count, by kind ("mem", or "key" and "value"), oldest first; copies."""

@@ -265,6 +265,10 @@ class OnnxRuntimeStreams(TurnStreams[Arrays]):
         for name, array in slot.items():
             array[streams] = state[name]
 
+    def _gather(self, slot: Arrays, other: Arrays, index: np.ndarray) -> None:
+        for name, array in slot.items():
+            array[...] = other[name][index]
+
     def _positions(self, slot: Arrays) -> np.ndarray:
         return slot[POSITIONS]
 

@@ -5,6 +5,7 @@ Source: ONNX Runtime's documentation of the CUDA execution provider, its options
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,16 @@ class OnnxRuntimeCuda(DeviceModel):
     def stream(self) -> Owned:
         """The provider's, which is told it when a graph is loaded."""
         return self._stream
+
+    def prepare(self, head: str, length: int, batch_size: int = 1) -> None:
+        """Load the graph that a call of `length` tokens of `batch_size` streams runs on."""
+        m = dataclasses.replace(self.bundle.manifest, mem_len=self.info.mem_len)
+        self.session(self.graph(head, length), batch_size, m.rows if self.sizes else 0)
+
+    def warm_up(self) -> None:
+        """Load every graph for one stream."""
+        for graph in self.bundle.manifest.graphs:
+            self.prepare(graph.head, graph.segment.lo)
 
     def executor(self, graph: GraphSpec, batch_size: int, rows: int, stream: Owned, scratch: Any) -> Executor:
         """Bindings of a graph."""

@@ -246,6 +246,13 @@ class RingStreams(Streams):
             rows = np.stack([state[s.input][b] for s in self.sizes.states])
             self.store.write(b, self.ring.place(b, self._saved_rows), rows)
 
+    def adopt(self, other: Streams, index: np.ndarray) -> None:
+        """See `Streams.adopt`; rows are copied where they are."""
+        assert isinstance(other, RingStreams)
+        self.store.gather(other.store, index)
+        self.ring.positions[:] = other.ring.positions[index]
+        self.ring.written[:] = other.ring.written[index]
+
     def memory(self, stream: int) -> list[Arrays]:
         """Per layer the rows that count, oldest first."""
         filled = int(min(self.info.mem_len, self.ring.positions[stream]))

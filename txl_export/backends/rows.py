@@ -48,6 +48,15 @@ class RowStore(ABC):
         """
 
     @abstractmethod
+    def gather(self, other: RowStore, index: np.ndarray) -> None:
+        """Copy all rows of stream index[b] of a store of this kind and shape, or of this one, to stream b.
+
+        Args:
+            other: what is copied from.
+            index: int64 [B].
+        """
+
+    @abstractmethod
     def keep(self, stream: int, first: int, n: int) -> object:
         """Copy rows [first, first + n) of a stream to where `put_back` takes them from."""
 
@@ -72,6 +81,12 @@ class HostRows(RowStore):
     def write(self, stream: int, places: Places, rows: np.ndarray) -> None:
         """See `RowStore.write`."""
         self.array[:, stream][:, :, places] = rows
+
+    def gather(self, other: RowStore, index: np.ndarray) -> None:
+        """See `RowStore.gather`."""
+        assert isinstance(other, HostRows)
+        for mine, theirs in zip(self.array, other.array, strict=True):
+            mine[...] = theirs[index]
 
     def keep(self, stream: int, first: int, n: int) -> object:
         """See `RowStore.keep`."""

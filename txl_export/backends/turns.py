@@ -113,6 +113,17 @@ class TurnStreams(Streams, Generic[Slot]):
         """Copy memory and positions in."""
         self._write(self._slots[self._now], state, np.arange(self.batch_size))
 
+    @abstractmethod
+    def _gather(self, slot: Slot, other: Slot, index: np.ndarray) -> None:
+        """Copy memory and positions of streams of another buffer, where they are."""
+
+    def adopt(self, other: Streams, index: np.ndarray) -> None:
+        """See `Streams.adopt`: into a free buffer, so that these streams may be the others."""
+        assert isinstance(other, TurnStreams)
+        free = self._free_slot()
+        self._gather(self._slots[free], other._slots[other._now], index)
+        self._now = free
+
     def memory(self, stream: int) -> list[Arrays]:
         """Per layer the rows that count, oldest first."""
         return rows_of(self.info, self.states, self.state(), stream)

@@ -300,7 +300,7 @@ class Session:
     def fork(self) -> Session:
         """A new session with the same memory and positions; the two go on independently."""
         other = Session(self._model, self.batch_size, self.info.mem_len)
-        other._streams.load_state(self._streams.state())
+        other._streams.adopt(self._streams, np.arange(self.batch_size))
         return other
 
     def reorder(self, streams: Sequence[int]) -> None:
@@ -313,8 +313,7 @@ class Session:
         self._numbers(numbers)  # type: ignore[arg-type]
         if len(numbers) != self.batch_size:
             raise InputError(f"reorder got {len(numbers)} streams, expected {self.batch_size}, one for each")
-        index = np.array(numbers, dtype=np.int64)
-        self._streams.load_state({name: a[index] for name, a in self._streams.state().items()})
+        self._streams.adopt(self._streams, np.array(numbers, dtype=np.int64))
 
     def memory(self, stream: int) -> list[np.ndarray]:
         """Hidden states that a stream remembers: per layer [filled, d_model], oldest first; copies.

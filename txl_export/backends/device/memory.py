@@ -121,6 +121,23 @@ class DeviceRows(RowStore):
                 self._copy(self._at(tensor, stream, row), self._head, place.ctypes.data, pinned.strides[0], n)
             self.cuda.wait(self.stream)
 
+    def gather(self, other: RowStore, index: np.ndarray) -> None:
+        """See `RowStore.gather`; raises DeviceError where there is no room for what a reordering copies aside."""
+        assert isinstance(other, DeviceRows)
+        self.cuda.wait(other.stream)
+        place, aside = other.address, None
+        if other is self:  # each tensor's streams, before they are written over
+            aside = self.cuda.allocate(self.shape[1] * self._stream, "reordering streams")
+        for tensor in range(self.shape[0]):
+            source = place(tensor)
+            if aside is not None:
+                self.cuda.copy(aside.address, source, aside.nbytes, self.stream)
+                source = aside.address
+            for b, i in enumerate(index.tolist()):
+                at = self._at(tensor, b, 0)
+                self.cuda.copy(at, source + i * self._stream, self._stream, self.stream)
+        self.cuda.wait(self.stream)  # the others may go on, and what was copied aside goes
+
     def keep(self, stream: int, first: int, n: int) -> Kept:
         """See `RowStore.keep`."""
         step, size = n * self._width, self.shape[2] * n * self._width

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_export.backends.base import Arrays
+from txl_export.backends.base import Arrays, Streams
 from txl_export.backends.device.calls import Block
 from txl_export.backends.device.graphs import SessionGraphs
 from txl_export.backends.device.memory import Bounce, DeviceRows, Numbers
@@ -99,6 +99,20 @@ class DeviceTurns(TurnStreams[DeviceSlot]):
             for part, b in zip(pinned, streams.tolist(), strict=True):
                 self.cuda.copy(block.address + b * s.nbytes, part.ctypes.data, s.nbytes, self.stream)
             self.cuda.wait(self.stream)
+
+    def _gather(self, slot: DeviceSlot, other: DeviceSlot, index: np.ndarray) -> None:
+        slot.positions[:] = other.positions[index]
+        for s in self.states:
+            to, source = slot.blocks[s.input].address, other.blocks[s.input].address
+            for b, i in enumerate(index.tolist()):
+                self.cuda.copy(to + b * s.nbytes, source + i * s.nbytes, s.nbytes, self.stream)
+        self.cuda.wait(self.stream)
+
+    def adopt(self, other: Streams, index: np.ndarray) -> None:
+        """See `Streams.adopt`; what others were given to do has happened before."""
+        assert isinstance(other, DeviceTurns)
+        self.cuda.wait(other.stream)
+        super().adopt(other, index)
 
     def _positions(self, slot: DeviceSlot) -> np.ndarray:
         return slot.positions

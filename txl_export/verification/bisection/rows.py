@@ -108,7 +108,8 @@ def rows_for(manifest: Manifest) -> Rows:
 def held(streams: Streams) -> Arrays:
     """Copies of a session's memory tensors as a graph takes them, and of positions where graphs advance them."""
     if isinstance(streams, RingStreams):
-        return {s.input: a.copy() for s, a in zip(streams.sizes.states, streams.buffer, strict=True)}
+        rows = np.stack([streams.store.read(b) for b in range(streams.batch_size)], axis=1)
+        return {s.input: a for s, a in zip(streams.sizes.states, rows, strict=True)}
     return streams.state()
 
 
