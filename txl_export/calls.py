@@ -17,9 +17,23 @@ from txl_export.segments import SegmentRange
 if TYPE_CHECKING:
     from txl_export.backends.base import ModelInfo
 
-# About what ONNX Runtime reaches on a CPU: bytes read and FLOPs per second, and seconds that a call costs anyway.
-# They only choose between calls that give the same numbers (`python -m benchmarks.runtime calls` compares).
-READ_RATE, FLOP_RATE, CALL_SECONDS = 2.2e10, 1.1e11, 5e-4
+
+class Rates(NamedTuple):
+    """About what a machine reaches; they only choose between calls that give the same numbers.
+
+    Attributes:
+        read: bytes per second.
+        flops: per second.
+        call: seconds that a call costs anyway.
+    """
+
+    read: float
+    flops: float
+    call: float
+
+
+ON_CPU = Rates(2.2e10, 1.1e11, 5e-4)  # ONNX Runtime's; `python -m benchmarks.runtime calls` compares
+ON_GPU = Rates(1e12, 2e13, 5e-5)  # of no GPU in particular: some microseconds to launch, and bandwidth beyond that
 MOST_PLANNED = 4  # longest calls that are planned at once: what comes later does not change the first
 
 
@@ -174,11 +188,11 @@ class Cuts(NamedTuple):
     reach: int
 
 
-def call_costs(info: ModelInfo, batch_size: int) -> CallCosts:
-    """About what calls of a model's lengths cost on a CPU, by `txl_export.cost`."""
+def call_costs(info: ModelInfo, batch_size: int, rates: Rates = ON_CPU) -> CallCosts:
+    """About what calls of a model's lengths cost on a machine, by `txl_export.cost`."""
     lengths = {n for g in info.segments for n in (*range(g.lo, g.hi, max(1, (g.hi - g.lo) // 64)), g.hi)}
     seconds = {}
     for n in sorted(lengths):
         cost = call_cost(info.config, info.mem_len, n, batch_size, info.heads[0])
-        seconds[n] = CALL_SECONDS + cost.bytes_read / READ_RATE + cost.total_flops / FLOP_RATE
+        seconds[n] = rates.call + cost.bytes_read / rates.read + cost.total_flops / rates.flops
     return CallCosts(seconds)

@@ -14,7 +14,7 @@ import numpy as np
 from txl_export.backends.base import Arrays, ModelInfo, Streams
 from txl_export.backends.rows import ALL, HostRows, RowStore
 from txl_export.bundle import Bundle
-from txl_export.calls import Call, Cuts, call_costs, ring_calls
+from txl_export.calls import ON_CPU, Call, Cuts, call_costs, ring_calls
 from txl_export.errors import BundleError, InputError
 from txl_export.layouts import StateSpec, ring_rows
 from txl_export.ring import UNBOUNDED, Ring
@@ -65,7 +65,12 @@ class RingStreams(Streams):
     """Memory of B streams, [B, H, S + G, d_head] for keys and for values of each layer, in one store.
 
     Calls that overwrite what `rollback` may need keep a copy of those rows; others keep positions only.
+
+    Attributes:
+        rates: by which calls are chosen.
     """
+
+    rates = ON_CPU
 
     def __init__(
         self,
@@ -85,7 +90,7 @@ class RingStreams(Streams):
         dtype = "float32" if sizes.states[0].dtype == "bfloat16" else sizes.states[0].dtype  # which numpy has not
         shape = (len(sizes.states), batch_size, heads, rows + sizes.guard, width)
         self.store = (allocate or self._on_host)(shape, np.dtype(dtype))
-        self._costs = call_costs(info, batch_size)
+        self._costs = call_costs(info, batch_size, self.rates)
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
         self._moved = False  # whether a call has run since `begin`
         self._overwritten: list[tuple[np.ndarray, list[object]]] = []

@@ -14,6 +14,7 @@ from txl_export.backends.device.memory import Bounce, DeviceRows, Numbers
 from txl_export.backends.device.tape import DeviceSide
 from txl_export.backends.ring import RingSizes, RingStreams, with_mem_len
 from txl_export.backends.turns import POSITIONS, TurnStreams
+from txl_export.calls import ON_GPU
 
 if TYPE_CHECKING:
     from txl_export.backends.device.model import DeviceModel
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 class DeviceRing(RingStreams):
     """Memory of B streams that graphs write in place."""
+
+    rates = ON_GPU
 
     def __init__(self, model: DeviceModel, sizes: RingSizes, batch_size: int, mem_len: int | None = None) -> None:
         """Allocate the buffers and put all streams to their start; raises DeviceError where there is no room."""
