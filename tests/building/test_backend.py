@@ -54,7 +54,8 @@ def package(monkeypatch, version, engines) -> None:
 class FakeEngine:
     """What an engine of a graph says of itself."""
 
-    def __init__(self, manifest, graph, **types) -> None:
+    def __init__(self, manifest, graph, on_host=(), **types) -> None:
+        self._on_host = on_host
         self._io = [("INPUT", t) for t in manifest.inputs(graph)] + [("OUTPUT", t) for t in manifest.outputs(graph)]
         self._types, self.num_io_tensors = types, len(self._io)
 
@@ -75,6 +76,9 @@ class FakeEngine:
 
     def get_aliased_input_tensor(self, name):
         return None
+
+    def get_tensor_location(self, name):
+        return SimpleNamespace(name="HOST" if name in self._on_host else "DEVICE")
 
 
 def test_a_bundle_without_engines(folder, monkeypatch):
@@ -144,6 +148,11 @@ class TestBuilt:
         package(monkeypatch, manifest.engines[0].version, given)
         loaded = backend("tensorrt-rtx").load(engines.bundle)
         assert loaded.name == "tensorrt-rtx" and loaded.info.mem_len == manifest.mem_len
+
+    def test_an_engine_that_reads_on_the_host(self, engines, manifest, monkeypatch):
+        graph = next(g for g in manifest.graphs if g.file == manifest.engines[0].graph)
+        package(monkeypatch, manifest.engines[0].version, [FakeEngine(manifest, graph, on_host=("positions",))])
+        assert "it reads positions on the host" in refused(engines.bundle, kind=BundleError)
 
     def test_a_graph_without_an_engine(self, engines, built, manifest, monkeypatch):
         package(monkeypatch, manifest.engines[0].version, [])

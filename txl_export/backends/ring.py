@@ -163,6 +163,7 @@ class RingStreams(Streams):
         """Forget the remembered state."""
         self._kept = None
         self._overwritten.clear()
+        self.store.release()
 
     def rollback(self) -> None:
         """Return to the remembered positions and rows."""

@@ -60,6 +60,9 @@ class RowStore(ABC):
     def keep(self, stream: int, first: int, n: int) -> object:
         """Copy rows [first, first + n) of a stream to where `put_back` takes them from."""
 
+    def release(self) -> None:  # noqa: B027 - on the host nothing is held
+        """What `keep` gave is not needed any more."""
+
     @abstractmethod
     def put_back(self, stream: int, first: int, kept: object) -> None:
         """Write what `keep` gave."""

@@ -132,6 +132,7 @@ def _loaded(native: Native, bundle: Bundle, spec: EngineSpec) -> Loaded:
     try:
         engine = native.load((bundle.path / spec.file).read_bytes())
         check_interface(Network.from_dict(describe_engine(engine)), m, graph, f"engine {spec.file}")
+        _check_places(engine, spec)
     except RefusedError as e:
         raise EnvironmentMismatch(
             f"{spec.file} cannot be loaded ({cause(e.lines)}): build again with '{command}'"
@@ -139,6 +140,14 @@ def _loaded(native: Native, bundle: Bundle, spec: EngineSpec) -> Loaded:
     except BuildError as e:
         raise BundleError(f"{str(e).removesuffix(': export again')}: build again with '{command}'") from None
     return Loaded(spec, engine, tuple(m.inputs(graph)), command)
+
+
+def _check_places(engine: Any, spec: EngineSpec) -> None:
+    """Every tensor is read and written on the device; raises BuildError for one that shapes depend on."""
+    names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
+    on_host = [n for n in names if engine.get_tensor_location(n).name != "DEVICE"]
+    if on_host:
+        raise BuildError(f"engine {spec.file}: it reads {on_host[0]} on the host, expected every tensor on the device")
 
 
 TENSORRT, TENSORRT_RTX = (TensorRT(PACKAGES[name]) for name in ("tensorrt", "tensorrt-rtx"))

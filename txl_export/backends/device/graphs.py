@@ -30,21 +30,31 @@ class SessionGraphs:
         self._graphs: dict[str, BoundGraph] = {}
         self._scratch: Any = None
 
-    def bound(self, head: str, length: int, rows: int) -> tuple[BoundGraph, bool]:
-        """The graph for a call of `length` tokens, and whether this is its first."""
+    def bound(self, head: str, length: int, rows: int) -> BoundGraph:
+        """The graph for a call of `length` tokens, bound when it is first asked for.
+
+        Args:
+            head: that is asked.
+            length: tokens of the call.
+            rows: of memory tensors that are written in place; 0 in other layouts.
+
+        Raises:
+            DeviceError: there is no room for it, or what runs it refuses it.
+        """
         graph = self.model.graph(head, length)
-        if graph.file in self._graphs:
-            return self._graphs[graph.file], False
+        if graph.file not in self._graphs:
+            self._graphs[graph.file] = self._bind(graph, rows)
+        return self._graphs[graph.file]
+
+    def _bind(self, graph: GraphSpec, rows: int) -> BoundGraph:
         if self._scratch is None:
             self._scratch = self.model.scratch()
         executor = self.model.executor(graph, self.batch_size, rows, self.stream, self._scratch)
         launcher = Launcher(self.model.cuda, self.stream, executor, self.model.capture and self.model.launches)
         inputs = [t.name for t in self.model.bundle.manifest.inputs(graph)]
         places = [n for n in ("positions", *self.model.bundle.manifest.traits.inputs) if n in inputs]
-        self._graphs[graph.file] = BoundGraph(
-            self.model.cuda, self.stream, launcher, graph, self.model.info.head(head), places, self.batch_size
-        )
-        return self._graphs[graph.file], True
+        head = self.model.info.head(graph.head)
+        return BoundGraph(self.model.cuda, self.stream, launcher, graph, head, places, self.batch_size)
 
 
 class BoundGraph:

@@ -88,6 +88,8 @@ class DeviceRows(RowStore):
         self._block = cuda.allocate(tensors * self._tensor, f"a memory of {rows} rows for {B} streams")
         cuda.fill(self._block.address, 0, self._block.nbytes, stream)
         self._bounce = Bounce(cuda)
+        self._lent: list[Block] = []
+        self._spare: dict[int, list[Block]] = {}
 
     def address(self, tensor: int) -> int:
         """Of a tensor's first byte."""
@@ -141,10 +143,19 @@ class DeviceRows(RowStore):
     def keep(self, stream: int, first: int, n: int) -> Kept:
         """See `RowStore.keep`."""
         step, size = n * self._width, self.shape[2] * n * self._width
-        block = self.cuda.allocate(self.shape[0] * size, f"undoing a feed of {n} tokens a call")
+        nbytes = self.shape[0] * size
+        spare = self._spare.setdefault(nbytes, [])  # allocating stops the device: blocks are used again
+        block = spare.pop() if spare else self.cuda.allocate(nbytes, f"undoing calls of {n} tokens")
+        self._lent.append(block)
         for tensor in range(self.shape[0]):
             self._copy(block.address + tensor * size, step, self._at(tensor, stream, first), self._head, n)
         return Kept(block, n)
+
+    def release(self) -> None:
+        """See `RowStore.release`."""
+        for block in self._lent:
+            self._spare[block.nbytes].append(block)
+        self._lent.clear()
 
     def put_back(self, stream: int, first: int, kept: object) -> None:
         """See `RowStore.put_back`."""

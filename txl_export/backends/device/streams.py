@@ -31,6 +31,7 @@ class DeviceRing(RingStreams):
         cuda, stream = model.cuda, self.graphs.stream
         self.device = DeviceSide(cuda, stream)
         self._numbers = Numbers(sizes.states[0].dtype)
+        self._proven: set[str] = set()  # graphs that were seen to write in place
         super().__init__(
             with_mem_len(model.info, mem_len),
             sizes,
@@ -44,16 +45,17 @@ class DeviceRing(RingStreams):
 
     def run(self, ids: Any, head: str, targets: Any, outputs: Sequence[Any], visible_from: np.ndarray) -> None:
         """Run a graph on the buffers where they are."""
-        bound, first = self.graphs.bound(head, ids.shape[1], self.store.shape[3])
+        bound = self.graphs.bound(head, ids.shape[1], self.store.shape[3])
         places = {POSITIONS: self.ring.positions, "visible_from": visible_from, "window": self.window}
 
         def call() -> None:
             bound.run(ids, targets, outputs, places, self._memory)
 
-        if first:
-            self.checked(bound.graph.file, call)
-        else:
+        if bound.graph.file in self._proven:
             call()
+        else:
+            self.checked(bound.graph.file, call)
+            self._proven.add(bound.graph.file)
 
 
 class DeviceSlot:
@@ -122,7 +124,7 @@ class DeviceTurns(TurnStreams[DeviceSlot]):
 
     def run(self, ids: Any, head: str, targets: Any, outputs: Sequence[Any], now: int, free: int) -> None:
         """Run a graph from one buffer into another."""
-        bound, _ = self.graphs.bound(head, ids.shape[1], 0)
+        bound = self.graphs.bound(head, ids.shape[1], 0)
         before, after = self._slots[now], self._slots[free]
         memory = {s.input: before.blocks[s.input].address for s in self.states}
         memory |= {s.output: after.blocks[s.input].address for s in self.states}
