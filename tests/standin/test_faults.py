@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from tests.standin.drives import (
     none_gave_up,
 )
 from tests.standin.gpu import Gpu
+from tests.standin.machine import Machine
 from txl_export import Engine, Session
 from txl_export.backends.device.arrays import DeviceArray
 from txl_export.backends.device.calls import Cuda
@@ -31,6 +32,7 @@ from txl_export.backends.device.graphs import BoundGraph
 from txl_export.backends.device.launch import Launcher
 from txl_export.backends.device.memory import DeviceRows, Staging
 from txl_export.backends.device.streams import DeviceRing, DeviceTurns
+from txl_export.backends.device.tape import DeviceSide
 from txl_export.backends.device.tensorrt import Context, TensorRTModel
 from txl_export.errors import DeviceError, EnvironmentMismatch
 
@@ -76,6 +78,10 @@ def no_wait_for_staging(patch: Patch) -> None:
 
 def no_wait_for_tokens_of_another_stream(patch: Patch) -> None:
     patch.setattr(Cuda, "wait_in", lambda *_: None)
+
+
+def no_stream_waits(patch: Patch) -> None:
+    patch.setattr(DeviceSide, "give_back", lambda self: None)
 
 
 def capture_first(patch: Patch) -> None:
@@ -256,27 +262,17 @@ def answers_there(gpu: Gpu, small: Small) -> None:
 
 
 def two_sessions(gpu: Gpu, small: Small) -> None:
-    """Neither waits for the other."""
+    """Neither waits for the other: each has its tokens from a stream of its own."""
     engine = Engine.load(small.path, "tensorrt")
-    a, b = engine.session(B), engine.session(B)
-    answers = [s.feed(there(gpu, part)) for part in small.ids() for s in (a, b)]
+    sessions = [(engine.session(B), Machine(gpu).stream) for _ in range(2)]
+    kept, answers = [], []  # callers keep tokens until they are read
+    for part in small.ids():
+        for session, stream in sessions:
+            kept.append(CudaInterface(gpu, part, stream))
+            answers.append(session.feed(kept[-1]))
     done(gpu)
     agree([answer.numpy() for answer in answers[::2]], small.expected())
-
-
-def there(gpu: Gpu, part: Any) -> Any:
-    kept = CudaInterface(gpu, part, gpu.queues.streams[0].handle)
-    _KEPT.append(kept)
-    return kept
-
-
-_KEPT: list[Any] = []  # callers keep tokens until they are read
-
-
-@pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
-    yield
-    _KEPT.clear()
+    agree([answer.numpy() for answer in answers[1::2]], small.expected())
 
 
 def fed_twice_there(gpu: Gpu, small: Small) -> None:
@@ -290,6 +286,34 @@ def fed_twice_there(gpu: Gpu, small: Small) -> None:
         done(gpu)
         found.append(places[n].numpy())
     agree(found, small.expected())
+
+
+def read_there(gpu: Gpu, small: Small) -> None:
+    """Each answer is read in the stream that it came from, as soon as `feed` returns."""
+    m, session, width = Machine(gpu), Engine.load(small.path, "tensorrt").session(B), small.made.config.vocab_size
+    found = []
+    for part in small.ids():
+        out = CudaInterface(gpu, np.zeros((*part.shape, width), np.float32), m.stream)
+        session.feed(part, out=out)
+        target, seen = m.pinned(np.zeros((*part.shape, width), np.float32))
+        m.copy(target, out.address, seen.nbytes)
+        code = m.code("cudaStreamSynchronize", m.stream)
+        assert code == "cudaSuccess", gpu.reasons
+        found.append(seen.copy())
+    agree(found, small.expected())
+
+
+def written_over_there(gpu: Gpu, small: Small) -> None:
+    """Tokens are written over, in the stream that they came from, as soon as `feed` returns."""
+    m, session = Machine(gpu), Engine.load(small.path, "tensorrt").session(B)
+    answers = []
+    for part in small.ids():
+        ids = CudaInterface(gpu, part, m.stream)
+        answers.append(session.feed(ids))
+        m.do("cudaMemsetAsync", ids.address, 0, part.nbytes, m.stream)
+        code = m.code("cudaStreamSynchronize", m.stream)
+        assert code == "cudaSuccess", gpu.reasons
+    agree([answer.numpy() for answer in answers], small.expected())
 
 
 def with_failures(gpu: Gpu, small: Small) -> None:
@@ -348,6 +372,10 @@ FAULTS: dict[str, tuple[Plant, tuple[str, ...], Callable[[Gpu, Small], None], st
     "a context dropped": (context_dropped, ("ring", "kv", "hidden"), on_host, ILLEGAL),
     "rows freed that undo a feed": (kept_rows_freed, ("ring",), with_failures, "cudaErrorInvalidValue"),
     "an answer freed": (answer_freed, ("ring", "kv", "hidden"), two_sessions, "was freed"),
+    "an answer read before it is made": (no_stream_waits, ("ring", "kv", "hidden"), read_there, "races with"),
+    "tokens written over before they are read": (
+        no_stream_waits, ("ring", "kv"), written_over_there, "races with|was freed",
+    ),
     "scratch shared by sessions": (one_scratch, ("ring", "kv", "hidden"), two_sessions, "races with an engine's run"),
 }  # fmt: skip
 CASES = [(name, layout) for name, (_, layouts, _, _) in FAULTS.items() for layout in layouts]
@@ -369,7 +397,6 @@ def test_without_a_fault_every_drive_passes(gpu: Gpu, small: SmallFixture, layou
     gpu.queues.order = order
     for drive in dict.fromkeys(drive for _, layouts, drive, _ in FAULTS.values() if layout in layouts):
         drive(gpu, small(layout))
-        _KEPT.clear()
     assert not [r for r in gpu.reasons if "told to fail" not in r]
 
 
