@@ -157,6 +157,7 @@ class RingStreams(Streams):
 
     def begin(self) -> None:
         """Remember positions; rows are kept when they are about to be lost."""
+        self.rollback()  # one that could not put rows back is ended first
         self._kept, self._moved = (self.ring.positions.copy(), self.ring.written.copy()), False
 
     def commit(self) -> None:
@@ -169,13 +170,13 @@ class RingStreams(Streams):
         """Return to the remembered positions and rows."""
         if self._kept is None:
             return
-        for slots, rows in reversed(self._overwritten):
-            for b, (slot, kept) in enumerate(zip(slots, rows, strict=True)):
-                self.store.put_back(b, int(slot), kept)
         positions, written = self._kept
         # Rows below those that were kept are gone where calls wrote over them: they cannot be rewound to any more.
         lost = np.minimum(self.ring.written, self._needed(positions) + self.ring.rows)
         self.ring.positions[:], self.ring.written[:] = positions, np.maximum(written, lost)
+        for slots, rows in reversed(self._overwritten):
+            for b, (slot, kept) in enumerate(zip(slots, rows, strict=True)):
+                self.store.put_back(b, int(slot), kept)
         self.commit()
 
     def reset(self, streams: np.ndarray) -> None:

@@ -69,8 +69,10 @@ class Session:
 
         On a GPU, `ids`, `targets` and `out` may be arrays of that GPU, of any library that speaks DLPack or
         `__cuda_array_interface__`: int64, C-contiguous. Tokens there are not checked, and a feed whose tokens and
-        answers are both there waits for nothing: it has put its work in a stream, which consumers of the answer
-        wait for by those protocols, or by `wait()`.
+        answers are both there waits for nothing: it has put its work in a stream, which consumers of a new answer
+        wait for by those protocols, or by `wait()`. The stream that an array of `__cuda_array_interface__` names,
+        the default one for others, waits for what was done with it: there `out` can be read and `ids` be written
+        over at once.
 
         Args:
             ids: tokens, integers [B, n], n >= 1.
@@ -113,6 +115,7 @@ class Session:
         self, tokens: Source, targets: Source | None, calls: Iterator[Call], spec: HeadSpec, sinks: list[Sink]
     ) -> None:
         """Run the calls of one feed; all of them count, or none."""
+        device = self._streams.device
         self._streams.begin()
         try:
             for call in calls:
@@ -121,7 +124,11 @@ class Session:
                 self._streams.call(tokens.take(call), spec.name, asked, blocks, call)
                 for sink, block in zip(sinks, blocks, strict=True):
                     sink.put(call, block)
+            if device is not None:
+                device.give_back()
         except BaseException:
+            if device is not None:
+                device.settle()
             self._streams.rollback()
             raise
         self._streams.commit()

@@ -7,12 +7,13 @@ documentation. A consumer that follows either waits for the stream in which an a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from txl_export.backends.device.calls import Cuda, Owned
 from txl_export.errors import InputError, missing_extra
+from txl_export.files import first_line
 
 _CUDA_DEVICES = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 _LEGACY_STREAM, _NO_WAITING = 1, -1
@@ -94,7 +95,7 @@ def is_on_device(value: object) -> bool:
     return hasattr(value, "__cuda_array_interface__")
 
 
-def taken(value: object, cuda: Cuda, stream: Owned, what: str) -> DeviceArray:
+def taken(value: Any, cuda: Cuda, stream: Owned, what: str, written: bool = False) -> tuple[DeviceArray, int]:
     """An array of another library's, for work in our stream, which waits for the work that makes it.
 
     Args:
@@ -103,34 +104,65 @@ def taken(value: object, cuda: Cuda, stream: Owned, what: str) -> DeviceArray:
         cuda: the GPU.
         stream: ours.
         what: it is, for messages.
+        written: whether it will be written.
+
+    Returns:
+        the array, and the stream, by its handle, that should wait for ours before the array is used there again.
 
     Raises:
         InputError: it is not C-contiguous, on another GPU or read-only where it will be written.
         EnvironmentMismatch: DLPack without the package that reads it.
     """
     if isinstance(value, DeviceArray):
+        lender = int(value._stream.handle)
         if value._stream is not stream:
-            _follow(cuda, stream, int(value._stream.handle))
-        return value
-    if hasattr(value, "__dlpack__"):
-        view = _views().from_dlpack(value, stream_ptr=int(stream.handle))
-        shape, dtype, address, strides = tuple(view.shape), view.dtype, int(view.ptr), view.strides
-        device = view.device_id
-        contiguous = strides is None or _contiguous(shape, tuple(strides))
-    else:
-        told: Mapping[str, Any] = value.__cuda_array_interface__  # type: ignore[attr-defined]
-        shape, dtype, address = tuple(told["shape"]), np.dtype(told["typestr"]), int(told["data"][0])
-        strides, device, view = told.get("strides"), 0, value
-        contiguous = strides is None or _contiguous(shape, tuple(s // dtype.itemsize for s in strides))
-        # Before version 3 nothing tells the stream: work is the default stream's.
-        source = told.get("stream") if told["version"] >= 3 else _LEGACY_STREAM
-        if source is not None:
-            _follow(cuda, stream, int(source))
+            _follow(cuda, stream, lender)
+        return value, lender
+    found = _by_dlpack(value, stream, what) if hasattr(value, "__dlpack__") else _by_interface(value, cuda, stream)
+    if not _contiguous(found.shape, found.strides):
+        raise InputError(f"{what} have strides {list(found.strides or ())} on the GPU, expected a C-contiguous array")
+    if written and found.read_only:
+        raise InputError(f"{what} is read-only on the GPU, expected an array to write into")
+    return DeviceArray(cuda, stream, found.shape, found.dtype, found.address, found.owner), found.lender
+
+
+class _Found(NamedTuple):
+    """What an interface tells of an array; strides count numbers, None for none between rows."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    address: int
+    strides: tuple[int, ...] | None
+    read_only: bool
+    lender: int
+    owner: object
+
+
+def _by_dlpack(value: Any, stream: Owned, what: str) -> _Found:
+    """Nothing tells the stream in which the producer will use it next: the protocol takes the default one."""
+    device = int(value.__dlpack_device__()[1])
     if device:
         raise InputError(f"{what} are on GPU {device}, expected GPU 0, which runs the model")
-    if not contiguous:
-        raise InputError(f"{what} have strides {list(strides)} on the GPU, expected a C-contiguous array")
-    return DeviceArray(cuda, stream, shape, dtype, address, view)
+    views = _views()
+    try:
+        view = views.from_dlpack(value, stream_ptr=int(stream.handle))
+        shape, dtype, address, strides = tuple(view.shape), view.dtype.str, int(view.ptr), view.strides
+    except Exception as e:  # producers refuse with errors of their own
+        raise InputError(f"{what} cannot be taken on the GPU ({first_line(e)}): give a C-contiguous array of plain numbers") from None
+    return _Found(shape, dtype, address, strides and tuple(strides), bool(view.readonly), _LEGACY_STREAM, view)
+
+
+def _by_interface(value: Any, cuda: Cuda, stream: Owned) -> _Found:
+    told: Mapping[str, Any] = value.__cuda_array_interface__
+    address, read_only = told["data"]
+    dtype, strides = np.dtype(told["typestr"]), told.get("strides")
+    # Before version 3 nothing tells the stream: work is the default stream's.
+    source = told.get("stream") if told["version"] >= 3 else _LEGACY_STREAM
+    if source is not None:
+        _follow(cuda, stream, int(source))
+    steps = None if strides is None else tuple(s // dtype.itemsize for s in strides)
+    lender = _LEGACY_STREAM if source is None else int(source)
+    return _Found(tuple(told["shape"]), dtype.str, int(address), steps, bool(read_only), lender, value)
 
 
 def _follow(cuda: Cuda, stream: Owned, other: int) -> None:
@@ -140,8 +172,10 @@ def _follow(cuda: Cuda, stream: Owned, other: int) -> None:
     cuda.wait_in(int(stream.handle), mark)
 
 
-def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether numbers stand one after the other; strides count numbers."""
+def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
+    """Whether numbers stand one after the other; strides count numbers, None for such that do."""
+    if strides is None:
+        return True
     step = 1
     for n, s in zip(reversed(shape), reversed(strides), strict=True):
         if n > 1 and s != step:

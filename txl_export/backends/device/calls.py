@@ -76,13 +76,16 @@ class Cuda:
     def _call(self, name: str, *arguments: Any) -> Any:
         """The value that a call returns; raises DeviceError for any code but success."""
         code, *values = getattr(self.api, name)(*arguments)
-        if code != self.api.cudaError_t.cudaSuccess:
-            raise DeviceError(f"the GPU refused {name} ({self._told(code)}): see 'txl-export doctor'")
+        self._check(name, code)
         return values[0] if values else None
 
-    def _told(self, code: Any) -> str:
-        (_, name), (_, said) = self.api.cudaGetErrorName(code), self.api.cudaGetErrorString(code)
-        return f"{name.decode()}, {said.decode()}"
+    def _check(self, name: str, code: Any) -> None:
+        """Raise DeviceError for any code but success."""
+        if code == self.api.cudaError_t.cudaSuccess:
+            return
+        self.api.cudaGetLastError()  # this error is not the next call's, as those who look for one would take it
+        (_, word), (_, said) = self.api.cudaGetErrorName(code), self.api.cudaGetErrorString(code)
+        raise DeviceError(f"the GPU refused {name} ({word.decode()}, {said.decode()}): see 'txl-export doctor'")
 
     def allocate(self, nbytes: int, what: str) -> Block:
         """Memory on the GPU, of unknown content.
@@ -103,22 +106,25 @@ class Cuda:
                 f"{what} needs {nbytes:,} bytes on the GPU, {free:,} of {total:,} are free: "
                 "use fewer streams, a shorter memory, or close sessions"
             )
-        if code != self.api.cudaError_t.cudaSuccess:
-            raise DeviceError(f"the GPU refused cudaMalloc ({self._told(code)}): see 'txl-export doctor'")
+        self._check("cudaMalloc", code)
         return Block(int(address), nbytes, self.api.cudaFree)
 
     def room(self) -> tuple[int, int]:
         """Bytes of the GPU that are free, and all it has."""
         code, free, total = self.api.cudaMemGetInfo()
-        if code != self.api.cudaError_t.cudaSuccess:
-            raise DeviceError(f"the GPU refused cudaMemGetInfo ({self._told(code)}): see 'txl-export doctor'")
+        self._check("cudaMemGetInfo", code)
         return int(free), int(total)
 
     def pinned(self, nbytes: int) -> tuple[np.ndarray, Owned]:
         """Host memory that the GPU copies from and to by itself, uint8 [nbytes], and what keeps it."""
-        owned = Owned(int(self._call("cudaMallocHost", nbytes)), self.api.cudaFreeHost)
+        owned = Owned(int(self._call("cudaMallocHost", nbytes)), self._free_pinned)
         raw = (ctypes.c_uint8 * nbytes).from_address(owned.handle)
         return np.ctypeslib.as_array(raw), owned
+
+    def _free_pinned(self, address: int) -> None:
+        """Freeing waits for nothing, but copies may be queued: of a call that failed half-way."""
+        self.api.cudaDeviceSynchronize()
+        self.api.cudaFreeHost(address)
 
     def stream(self) -> Owned:
         """A queue of work that waits for no other."""

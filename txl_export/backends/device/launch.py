@@ -51,6 +51,7 @@ class Launcher:
             self.cuda.launch(graph, self.stream)
             return
         if length != self._length:
+            self._length = 0  # until all shapes are set
             self.executor.shape(length)
             self._length = length
         self.executor.enqueue(addresses)
@@ -58,8 +59,12 @@ class Launcher:
             self._captured[kind] = self._capture(addresses) if kind in self._captured else None
             self._captured.move_to_end(kind)
             if len(self._captured) > MOST_CAPTURED:
-                self.cuda.wait(self.stream)  # what is dropped may be running
-                self._captured.popitem(last=False)
+                self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        if next(iter(self._captured.values())) is not None:
+            self.cuda.wait(self.stream)  # it may be running
+        self._captured.popitem(last=False)
 
     def _capture(self, addresses: Addresses) -> Owned | None:
         try:

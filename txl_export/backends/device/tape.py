@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
 from txl_export.backends.device.arrays import DeviceArray, is_on_device, taken
 from txl_export.backends.device.calls import Cuda, Owned
 from txl_export.calls import Call
+from txl_export.errors import DeviceError
 
 _ALL_ONES = 0xFF  # NaN as a float of any size, -1 as an integer
 
@@ -17,10 +20,33 @@ class DeviceSide:
     def __init__(self, cuda: Cuda, stream: Owned) -> None:
         """Take the GPU and the session's stream."""
         self.cuda, self.stream = cuda, stream
+        self._lenders: set[int] = set()
+        self._mark: Owned | None = None
 
-    def taken(self, value: object, what: str) -> DeviceArray:
+    def taken(self, value: object, what: str, written: bool = False) -> DeviceArray:
         """A caller's array; see `txl_export.backends.device.arrays.taken`."""
-        return taken(value, self.cuda, self.stream, what)
+        array, lender = taken(value, self.cuda, self.stream, what, written)
+        self._lenders.add(lender)
+        return array
+
+    def give_back(self) -> None:
+        """Let the streams that callers' arrays came from wait for what was done with them.
+
+        So an answer is there for who reads it in that stream, and tokens may be written over in it.
+        """
+        others = self._lenders - {int(self.stream.handle)}
+        self._lenders.clear()
+        if others:
+            self._mark = self._mark or self.cuda.event()
+            self.cuda.record(self._mark, self.stream)
+            for stream in others:
+                self.cuda.wait_in(stream, self._mark)
+
+    def settle(self) -> None:
+        """Wait for what a feed that failed has queued: nobody else will, and it uses callers' arrays."""
+        self._lenders.clear()
+        with contextlib.suppress(DeviceError):  # the failure is told already
+            self.cuda.wait(self.stream)
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> DeviceArray:
         """A new array for an answer."""
