@@ -76,7 +76,10 @@ def stream_bytes(source: Bundle | Checkpoint, engine: Engine) -> int:
     """Bytes of memory of a stream, when it is full."""
     info = engine.info
     if isinstance(source, Bundle):
-        return sum(s.nbytes for s in dataclasses.replace(source.manifest, mem_len=info.mem_len).states)
+        m, sizes = source.manifest, getattr(engine.model, "sizes", None)
+        if sizes is None or sizes.rows is None:  # engines have the rows of the bundle's own M, however few count
+            m = dataclasses.replace(m, mem_len=info.mem_len)
+        return sum(s.nbytes for s in m.states)
     return memory_bytes(info.layout, info.config, info.mem_len, info.memory_dtype)
 
 
