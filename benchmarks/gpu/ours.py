@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,5 +91,5 @@ def bandwidth(most: int = 1 << 30) -> dict[str, Any]:
         cuda.copy(blocks[0].address, blocks[1].address, size, stream)
         cuda.record(mark, stream)
     cuda.wait(stream)
-    ms = min(cuda.milliseconds(a, b) for a, b in zip(marks, marks[1:], strict=False))
+    ms = min(cuda.milliseconds(a, b) for a, b in itertools.pairwise(marks))
     return {"bytes": size, "bytes_per_second": 2 * size / (ms / 1e3)}

@@ -48,7 +48,7 @@ def _head(run: Run) -> str:
         f"bundles run on `{run.backend}`. {versions}.",
     ]
     lines += [f"Clocks {when}: {told or 'not told, there is no nvidia-smi'}." for when, told in run.clocks.items()]
-    if run.bandwidth:
+    if run.bandwidth and not run.dry:
         lines.append(f"The GPU's memory gives {run.bandwidth / 1e9:,.0f} GB/s (copies within it, read and written).")
     return "\n".join(lines)
 

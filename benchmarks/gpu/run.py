@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 from benchmarks.gpu.plan import Case, Step, steps
 from benchmarks.gpu.results import Run, Timed
 from benchmarks.gpu.worker import Job
-from txl_export.backends import backend as backend_named
+from txl_export.backends import cuda
 from txl_export.backends.imports import imported
 from txl_export.benchmarking import machine
 from txl_export.benchmarking.process import environment
 from txl_export.building.packages import PACKAGES
+from txl_export.errors import EnvironmentMismatch
 
 COMMAND = (sys.executable, "-m", "benchmarks.gpu.worker")
 _CLOCKS = ("name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu")
@@ -118,16 +119,19 @@ class Campaign:
         if self.left < step.least and not self.dry:
             return OUT_OF_TIME
         self.say(f"{step.name} ({self.left:.0f} s left)")
-        answer = self._process(step, self.left)
+        answer = self._process(step, self.left if self.dry else min(self.left, step.most))
         _KEEP[step.kind](self, step.case, answer.lines)
+        if answer.problem and answer.lines:
+            return f"{answer.problem} after {len(answer.lines)} results"
         return answer.problem
 
     def _keep_built(self, case: Case, lines: list[dict[str, Any]]) -> None:
-        found = {case.name: line["engines"] for line in lines}
-        self._note(built={**self.run_so_far.built, **found})
+        for line in lines:
+            self._note(built={**self.run_so_far.built, case.name: line["engines"]})
 
     def _keep_verified(self, case: Case, lines: list[dict[str, Any]]) -> None:
-        self._note(verified={**self.run_so_far.verified, **{case.name: line for line in lines}})
+        for line in lines:
+            self._note(verified={**self.run_so_far.verified, case.name: line})
 
     def _keep_timed(self, case: Case, lines: list[dict[str, Any]]) -> None:
         rows = tuple(Timed(case, **line) for line in lines)
@@ -177,7 +181,9 @@ def _answer(process: subprocess.Popen[str], limit: float) -> Answer:
         problem = OUT_OF_TIME
     elif process.returncode and not problem:
         said = err.strip().splitlines()
-        problem = f"its process died (exit code {process.returncode}): {said[-1].strip() if said else 'it said nothing'}"
+        problem = (
+            f"its process died (exit code {process.returncode}): {said[-1].strip() if said else 'it said nothing'}"
+        )
     return Answer([line for line in lines if "error" not in line], problem)
 
 
@@ -194,12 +200,12 @@ def clocks() -> str:
 
 def require(backend: str) -> None:
     """Raise EnvironmentMismatch where the backend cannot run here at all, whatever the bundle."""
-    from txl_export.backends import cuda
-
-    cuda.required(backend)
+    if not cuda.devices():
+        raise EnvironmentMismatch(
+            "benchmarks/gpu.sh needs an NVIDIA GPU and this machine has none: --dry-run runs the same steps without one"
+        )
     imported("torch", "export", "benchmarks/gpu.sh", "install it again")
     imported("cuda.bindings.runtime", "gpu", "benchmarks/gpu.sh", "check the NVIDIA driver")
-    backend_named(backend)
     if backend in PACKAGES:
         package = PACKAGES[backend]
         imported(package.module, package.extra, f"backend {backend!r}", "check the NVIDIA driver")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 class Turn(NamedTuple):
     """How long calls are timed: until the time is up, `least` to `most` of them, after `warm` that don't count."""
 
-    seconds: float = 0.4
+    seconds: float = 0.25
     least: int = 5
     most: int = 200
     warm: int = 5  # the second call of a kind is captured

@@ -8,6 +8,7 @@ ends the process with a traceback.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import sys
@@ -109,12 +110,13 @@ def build(job: Job) -> Lines:
 
     batch = f"1:{_BATCH_WEIGHTED}:{max(job.case.batch_sizes)}"
     if job.dry:
-        from tests.standin.plans import with_engines
-
-        with_engines(job.exported, job.bundle, job.backend, batch)
+        plans: Any = importlib.import_module("tests.standin.plans")
+        plans.with_engines(job.exported, job.bundle, job.backend, batch)
         return [{"engines": []}]
     report = txl_export.build(job.exported, backend=job.backend, batch=batch)
-    return [{"engines": [[str(b.graph.segment), b.bytes, b.engine.seconds, b.engine.precision] for b in report.engines]}]
+    return [
+        {"engines": [[str(b.graph.segment), b.bytes, b.engine.seconds, b.engine.precision] for b in report.engines]}
+    ]
 
 
 def verify(job: Job) -> Lines:
@@ -170,10 +172,9 @@ def stand_in(wanted: bool) -> Iterator[None]:
         return
     import pytest
 
-    from tests.standin.gpu import Gpu
-
+    module: Any = importlib.import_module("tests.standin.gpu")
     with pytest.MonkeyPatch.context() as patch:
-        Gpu().install(patch)
+        module.Gpu().install(patch)
         yield
 
 

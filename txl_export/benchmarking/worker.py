@@ -62,7 +62,7 @@ class Job:
 
 
 def fill(session: Session, rng: np.random.Generator, alike: bool = False) -> int:
-    """Give every stream M random rows; returns how many each holds. `alike` gives all streams the same, in less time."""
+    """Give every stream M random rows; returns how many each holds. `alike`: the same for all streams."""
     info, state = session.info, session._streams.state()
     for spec in state_specs(info.layout, info.config, info.mem_len):
         shape, axis = list(state[spec.input].shape), 1 + spec.row_axis
