@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 import tempfile
 from pathlib import Path
@@ -14,7 +15,7 @@ from benchmarks.gpu.plan import full_cases, tiny_cases
 from benchmarks.gpu.run import Campaign, require
 from benchmarks.shapes import ROOT
 from txl_export.backends import GPU_BACKENDS
-from txl_export.errors import TxlError
+from txl_export.errors import InputError, TxlError
 from txl_export.files import write_atomic
 
 SECONDS, _DRY_SECONDS = 285.0, 600.0  # under five minutes; a dry run proves steps, however slow the machine
@@ -33,6 +34,8 @@ def command(backend: str, seconds: float, output: Path | None, dry_run: bool) ->
         ours = backend if importlib.util.find_spec("tests") and importlib.util.find_spec("cuda") else None
         _run(ours, _DRY_SECONDS, place, dry=True)
         return
+    if not math.isfinite(seconds):
+        raise InputError(f"--seconds is {seconds}, expected a number of seconds")
     require(backend)
     _run(backend, seconds, output or ROOT / "benchmarks", dry=False)
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from benchmarks.gpu.plan import Case, Step, model_of
 from benchmarks.gpu.timing import DRY, Turn
@@ -178,10 +178,8 @@ def stand_in(wanted: bool) -> Iterator[None]:
         yield
 
 
-def main(told: str) -> None:
-    """Do a job."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a library prints must not stand among the answers
+def main(told: str, answers: TextIO) -> None:
+    """Do a job, as `Job.to_json` tells it; what it gives is written to `answers`."""
     job = json.loads(told)
     kind, case, folder = job.pop("kind"), Case.from_dict(job.pop("case")), Path(job.pop("folder"))
     with stand_in(job["dry"] and kind != "peer"):
@@ -193,4 +191,6 @@ def main(told: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    apart = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a library prints must not stand among the answers
+    main(sys.argv[1], apart)

@@ -14,6 +14,7 @@ import numpy as np
 from tests.bundles import Exported
 from txl_export import Engine
 from txl_export.backends.device.calls import Block, Cuda
+from txl_export.errors import DeviceError
 
 BATCH = "1:2:8"
 
@@ -85,18 +86,22 @@ class OnDevice:
 @contextmanager
 def crowded(leave: int) -> Iterator[None]:
     """So little of the GPU's memory is free."""
-    cuda, taken = Cuda(), []  # type: Cuda, list[Block]
+    cuda, taken = Cuda(), list[Block]()
     size = cuda.room()[0] - leave
     while size > leave // 4:
-        try:
-            taken.append(cuda.allocate(size, "crowding"))
-        except Exception:  # what is free is in pieces
-            size //= 2
-        else:
-            size = cuda.room()[0] - leave
+        block = _allocated(cuda, size)
+        taken += [block] if block else []
+        size = cuda.room()[0] - leave if block else size // 2  # what is free may be in pieces
     yield
     for block in taken:
         block.close()
+
+
+def _allocated(cuda: Cuda, size: int) -> Block | None:
+    try:
+        return cuda.allocate(size, "crowding")
+    except DeviceError:
+        return None
 
 
 def judge_of(made: Exported, batch_size: int) -> Any:
