@@ -81,6 +81,7 @@ def compiled(reference: Reference, ids: Tensor) -> Step:
     del ids
     on_gpu = reference.device.type == "cuda"
     how: dict[str, Any] = {"mode": "reduce-overhead"} if on_gpu else {"backend": "eager"}
+    torch._dynamo.reset()  # else the ninth shape of a model is refused
     run = torch.compile(reference.module, fullgraph=True, dynamic=False, **how)
     for memory in reference.mems:
         torch._dynamo.mark_static_address(memory)  # else it is copied at every call
