@@ -27,7 +27,7 @@ class HiddenMemory(nn.Module):
     def forward(self, ids: Tensor, mems: list[Tensor]) -> tuple[Tensor, ...]:
         """int64 [B, L] and per layer [B, M, d_model] -> log-probabilities [B, L, V] and the next memory."""
         B, M = mems[0].shape[:2]
-        memory = Memory(tuple(mems), torch.full((B,), M))
+        memory = Memory(tuple(mems), torch.full((B,), M, device=mems[0].device))
         log_probs, new = self.model(ids, memory, M)
         return log_probs, *new.hidden
 

@@ -13,7 +13,6 @@ from tests.building.conftest import needs_rtx
 from tests.bundles import checkpoint_of, one_line
 from txl_export.backends import backend, cuda
 from txl_export.backends.cuda import Device
-from txl_export.building.packages import PACKAGES
 from txl_export.bundle import MANIFEST
 from txl_export.errors import BundleError, EnvironmentMismatch, InputError, TxlError
 from txl_export.files import write_json
@@ -165,12 +164,3 @@ class TestBuilt:
         package(monkeypatch, manifest.engines[0].version, [])
         assert backend("tensorrt-rtx").refuses(engines.bundle) is None
         assert "no engines: txl-export build " in str(backend("tensorrt").refuses(engines.bundle))
-
-
-@pytest.mark.parametrize("name", PACKAGES)
-def test_bench_cannot_time_them_yet(folder, name):
-    from txl_export import bench
-
-    with pytest.raises(InputError) as e:
-        bench([folder], backends=[name])
-    assert "runs nothing that can be timed" in one_line(e.value)

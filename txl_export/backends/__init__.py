@@ -9,7 +9,7 @@ from txl_export.bundle import Bundle
 from txl_export.checkpoints.base import Checkpoint
 from txl_export.errors import EnvironmentMismatch, InputError
 
-__all__ = ["BACKENDS", "Backend", "LoadedModel", "Streams", "backend", "refusal"]
+__all__ = ["BACKENDS", "GPU_BACKENDS", "Backend", "LoadedModel", "Streams", "backend", "refusal"]
 
 # Fastest first: `Engine.load` takes the first that can run what it is given.
 BACKENDS: dict[str, str] = {
@@ -20,6 +20,8 @@ BACKENDS: dict[str, str] = {
     "typed": "txl_export.backends.typed",
     "eager": "txl_export.backends.eager",
 }
+# Those that need a GPU: each has `check(bundle, batch_sizes)`, which raises what its `refuses` tells in few words.
+GPU_BACKENDS = ("tensorrt", "tensorrt-rtx", "onnxruntime-cuda")
 
 
 def backend(name: str) -> Backend:

@@ -54,6 +54,19 @@ class Backend(Protocol):
         ...
 
 
+class GpuBackend(Backend, Protocol):
+    """A backend that needs a GPU, and says of a bundle all that would fail before it is loaded."""
+
+    def check(self, source: Bundle | Checkpoint, batch_sizes: Sequence[int] = ()) -> None:
+        """Raise what `load` would, or `streams` for so many streams, of what can be seen from here."""
+        ...
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it runs only what was built for it, not any bundle."""
+        ...
+
+
 def reason(check: Callable[[Any], object], source: Bundle | Checkpoint) -> str | None:
     """What a check of a source raises, in a few words; None where it passes. What `load` checks, `refuses` tells."""
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,14 +31,17 @@ NAME, PROVIDER = "onnxruntime-cuda", "CUDAExecutionProvider"
 # ONNX's number of a type that numpy has not.
 _BFLOAT16 = 16
 _NOT_CAPTURED, MOST_NUMBERED = -1, 256
+fixed = False
 
 
 def refuses(source: Bundle | Checkpoint) -> str | None:
     """Bundles are run where there is a GPU and ONNX Runtime has the provider for it."""
-    return reason(_check, source)
+    return reason(check, source)
 
 
-def _check(source: Any) -> None:
+def check(source: Any, batch_sizes: Sequence[int] = ()) -> None:
+    """See `GpuBackend.check`; raises InputError or EnvironmentMismatch."""
+    del batch_sizes  # a bundle's graphs take any
     if not isinstance(source, Bundle):
         raise InputError("backend 'onnxruntime-cuda' runs bundles, this is a checkpoint: export it first", RUNS_BUNDLES)
     cuda.required(NAME)
@@ -63,7 +67,7 @@ def load(
         EnvironmentMismatch: no GPU, no package, a package without the provider, or a provider that cannot be loaded.
     """
     del threads
-    _check(source)
+    check(source)
     return OnnxRuntimeCuda(source, Cuda(), check_request(source.manifest, mem_len, segment_len), mem_len)
 
 

@@ -13,7 +13,7 @@ from txl_export.backends import cuda
 from txl_export.backends.base import RUNS_BUNDLES, LoadedModel, check_request, reason
 from txl_export.backends.cuda import Device
 from txl_export.backends.device.calls import Cuda
-from txl_export.backends.device.tensorrt import Loaded, TensorRTModel
+from txl_export.backends.device.tensorrt import Loaded, TensorRTModel, check_batch
 from txl_export.backends.imports import imported
 from txl_export.building.messages import cause
 from txl_export.building.native import Native, RefusedError, describe_engine
@@ -29,6 +29,8 @@ from txl_export.errors import BuildError, BundleError, EnvironmentMismatch, Inpu
 class TensorRT:
     """One of the two packages as a backend."""
 
+    fixed = True
+
     def __init__(self, package: Package) -> None:
         """Take the package."""
         self.package = package
@@ -36,6 +38,12 @@ class TensorRT:
     def refuses(self, source: Bundle | Checkpoint) -> str | None:
         """Bundles with engines of this package, version and GPU are run; no engine is loaded to find out."""
         return reason(self.fitting, source)
+
+    def check(self, source: Any, batch_sizes: Sequence[int] = ()) -> None:
+        """See `GpuBackend.check`; raises what `fitting` does, and InputError for other numbers of streams."""
+        _, engines = self.fitting(source)
+        for n in batch_sizes:
+            check_batch(engines, n, source.path)
 
     def fitting(self, source: Any) -> tuple[Any, list[EngineSpec]]:
         """The imported package, and a bundle's engines that are for it and for this machine's GPU.

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from txl_export._version import __version__
+from txl_export.backends import cuda
 
 _CPUINFO = Path("/proc/cpuinfo")
 # Some packages come under several names, with or without a GPU.
 _PACKAGES = {"numpy": ("numpy",), "onnxruntime": ("onnxruntime", "onnxruntime-gpu"), "torch": ("torch",)}
+_GPU_PACKAGES = {
+    "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
+    "tensorrt-rtx": ("tensorrt-rtx", "tensorrt-rtx-cu13", "tensorrt-rtx-cu12"),
+    "cuda-python": ("cuda-python", "cuda-bindings"),
+}
 
 
 def describe() -> dict[str, Any]:
@@ -26,6 +33,15 @@ def describe() -> dict[str, Any]:
     }
 
 
+def with_gpu(about: dict[str, Any]) -> dict[str, Any]:
+    """What `describe` gave, with the GPU that is used and the versions of what runs there; the same without a GPU."""
+    found = cuda.devices()
+    if not found:
+        return about
+    gpu = f"{found[0].name} ({found[0].capability})"
+    return {**about, "gpu": gpu, "versions": {**about["versions"], **_installed(_GPU_PACKAGES)}}
+
+
 def load_average() -> float:
     """Processes that ran or waited for a core during the last minute; 0 where the system does not tell."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
@@ -33,8 +49,12 @@ def load_average() -> float:
 
 def versions() -> dict[str, str]:
     """Versions of Python, of this package and of what may run a model; absent packages are left out."""
-    found = {"python": platform.python_version(), "txl-export": __version__}
-    for package, names in _PACKAGES.items():
+    return {"python": platform.python_version(), "txl-export": __version__, **_installed(_PACKAGES)}
+
+
+def _installed(packages: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    found = {}
+    for package, names in packages.items():
         for name in names:
             try:
                 found[package] = metadata.version(name)

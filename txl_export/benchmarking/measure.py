@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from txl_export.backends import GPU_BACKENDS
 from txl_export.benchmarking import machine
 from txl_export.benchmarking.blocks import Blocks
 from txl_export.benchmarking.plan import Request, plan
@@ -81,6 +82,9 @@ def bench(
 
 def _conditions(targets: Sequence[Target], request: Request, text_bytes: int) -> Table:
     """A table without rows."""
+    about = machine.describe()
+    if set(GPU_BACKENDS) & set(request.backends):
+        about = machine.with_gpu(about)
     content = {t.name: t.digest for t in targets}
     doubts = []
     if text := request.text:
@@ -88,7 +92,7 @@ def _conditions(targets: Sequence[Target], request: Request, text_bytes: int) ->
         doubts = [f"{t.name}, {text.name}: {note}" for t in targets for note in text.notes(t.vocab, t.segment_len)]
     return Table(
         rows=(),
-        machine={**machine.describe(), "load_average": machine.load_average()},
+        machine={**about, "load_average": machine.load_average()},
         threads=request.threads,
         rounds=request.rounds,
         targets=content,

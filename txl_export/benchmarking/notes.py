@@ -21,7 +21,8 @@ def conditions(table: Table) -> str:
     threads = f"{table.threads} thread{'s' if table.threads > 1 else ''}"
     heads = ", ".join(dict.fromkeys(row.head for row in table.rows))
     head = f"head {heads}, " if heads else ""
-    return f"{head}{threads} each, {table.rounds} rounds in turn, {m.get('cpu', 'unknown CPU')}"
+    gpu = f", {m['gpu']}" if "gpu" in m else ""
+    return f"{head}{threads} each, {table.rounds} rounds in turn, {m.get('cpu', 'unknown CPU')}{gpu}"
 
 
 def read_as(q: Quality) -> str:

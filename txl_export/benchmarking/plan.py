@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
-from txl_export.backends import BACKENDS
+from txl_export.backends import BACKENDS, GPU_BACKENDS, backend, cuda
+from txl_export.backends.base import GpuBackend
 from txl_export.benchmarking.machine import physical_cores
 from txl_export.benchmarking.quality import Text
 from txl_export.benchmarking.store import QualityKey
@@ -16,7 +18,7 @@ from txl_export.errors import InputError, missing_extra
 from txl_export.layouts import LAYOUTS, layout_of
 from txl_export.runtime.scoring import SCORING_HEADS
 
-# What a backend needs: the package, and the extra that brings it.
+# What a backend needs on any machine: the package, and the extra that brings it. Those on a GPU say it themselves.
 _NEEDS = {EAGER: ("torch", "export"), "onnxruntime": ("onnxruntime", "cpu")}
 
 
@@ -70,14 +72,17 @@ class Request:
         for name, values in (("backends", request.backends), ("layouts", request.layouts)):
             if values == ():
                 raise InputError(f"{name} is empty: give at least one")
-        for backend in request.backends:
-            if backend not in BACKENDS:
-                raise InputError(f"backend {backend!r} is unknown: use one of {', '.join(BACKENDS)}")
-            if backend not in _NEEDS:
-                raise InputError(f"backend {backend!r} runs nothing that can be timed: use one of {', '.join(_NEEDS)}")
-            package, extra = _NEEDS[backend]
+        for name in request.backends:
+            if name not in BACKENDS:
+                raise InputError(f"backend {name!r} is unknown: use one of {', '.join(BACKENDS)}")
+            if name in GPU_BACKENDS:
+                continue
+            if name not in _NEEDS:
+                timed = ", ".join((*_NEEDS, *GPU_BACKENDS))
+                raise InputError(f"backend {name!r} runs nothing that can be timed: use one of {timed}")
+            package, extra = _NEEDS[name]
             if importlib.util.find_spec(package) is None:
-                raise missing_extra(package, extra, f"backend {backend!r}")
+                raise missing_extra(package, extra, f"backend {name!r}")
         return request
 
 
@@ -187,6 +192,9 @@ def _check(target: Target, blocks: Sequence[Block], request: Request) -> None:
     for layout in request.layouts or ():
         layout_of(layout)
     exports = any(b.exports for b in blocks)
+    for name in request.backends:
+        if name in GPU_BACKENDS:
+            _check_gpu(cast(GpuBackend, backend(name)), name, target, blocks, request)
     if request.text:
         _check_text(target, blocks, request.text)
     if any(b != EAGER for b in request.backends):
@@ -200,6 +208,24 @@ def _check(target: Target, blocks: Sequence[Block], request: Request) -> None:
         raise missing_extra("torch", "export", f"{target.name} at other memory lengths or layouts")
     if target.bundle and (exports or EAGER in request.backends):
         target.checkpoint()
+
+
+def _check_gpu(runs: GpuBackend, name: str, target: Target, blocks: Sequence[Block], request: Request) -> None:
+    """Say now what a GPU backend lacks, and what it cannot be given for the occasion: engines."""
+    if target.bundle is not None:
+        runs.check(target.bundle, request.batch_sizes)
+    elif runs.fixed:
+        raise InputError(
+            f"{target.name} is a checkpoint, {name} runs bundles with engines: export and build it, or leave {name} out"
+        )
+    else:
+        cuda.required(name)
+    missing = next((b for b in blocks if b.exports), None)
+    if runs.fixed and missing is not None:
+        raise InputError(
+            f"{target.name} has engines for layout {target.layout!r}, M = {target.mem_len}, but layout "
+            f"{missing.exports[0]!r}, M = {missing.mem_len} was asked for: export and build that, or leave {name} out"
+        )
 
 
 def _check_text(target: Target, blocks: Sequence[Block], text: Text) -> None:

@@ -136,6 +136,7 @@ _CONDITIONS: dict[str, Callable[[Table], object]] = {
     "cpu": lambda t: t.machine.get("cpu"),
     "cores": lambda t: t.machine.get("cores"),
     "system": lambda t: t.machine.get("system"),
+    "GPU": lambda t: t.machine.get("gpu", "none"),
     "versions": _versions,
     "threads": lambda t: t.threads,
     "rounds": lambda t: t.rounds,

@@ -20,6 +20,7 @@ from txl_export.bundle import MANIFEST, Bundle
 from txl_export.checkpoints import Checkpoint, load_checkpoint
 from txl_export.layouts import memory_bytes, state_specs
 from txl_export.runtime.engine import Engine
+from txl_export.runtime.session import Session
 
 Prepared = tuple[np.ndarray, "np.ndarray | None"]
 
@@ -57,26 +58,34 @@ class Job:
 
     def fill(self) -> int:
         """Give every stream M random rows: what they hold changes no time, and no graph but the cell's is loaded."""
-        info, state = self.info, self.session._streams.state()
-        for spec in state_specs(info.layout, info.config, info.mem_len):
-            shape, axis = list(state[spec.input].shape), 1 + spec.row_axis
-            # A state that is written in place has the rows of `rewind` too.
-            shape[axis] = max(shape[axis], info.mem_len)
-            rows = self.rng.standard_normal(shape, dtype=np.float32)
-            state[spec.input] = rows.astype(state[spec.input].dtype, copy=False)
-        state.pop("oldest", None)  # of a ring: all rows are there
-        if "filled" in state:  # of backends whose tensors grow with the memory
-            state["filled"] = np.full_like(state["filled"], info.mem_len)
-        state["positions"] = np.full_like(state["positions"], info.start + info.mem_len)
-        self.session._load(state)
-        return int(self.session.positions.min())
+        return fill(self.session, self.rng)
+
+
+def fill(session: Session, rng: np.random.Generator, alike: bool = False) -> int:
+    """Give every stream M random rows; returns how many each holds. `alike`: the same for all streams."""
+    info, state = session.info, session._streams.state()
+    for spec in state_specs(info.layout, info.config, info.mem_len):
+        shape, axis = list(state[spec.input].shape), 1 + spec.row_axis
+        # A state that is written in place has the rows of `rewind` too.
+        shape[axis] = max(shape[axis], info.mem_len)
+        rows = rng.standard_normal([1, *shape[1:]] if alike else shape, dtype=np.float32)
+        state[spec.input] = np.broadcast_to(rows.astype(state[spec.input].dtype, copy=False), shape)
+    state.pop("oldest", None)  # of a ring: all rows are there
+    if "filled" in state:  # of backends whose tensors grow with the memory
+        state["filled"] = np.full_like(state["filled"], info.mem_len)
+    state["positions"] = np.full_like(state["positions"], info.start + info.mem_len)
+    session._load(state)
+    return int(session.positions.min())
 
 
 def stream_bytes(source: Bundle | Checkpoint, engine: Engine) -> int:
     """Bytes of memory of a stream, when it is full."""
     info = engine.info
     if isinstance(source, Bundle):
-        return sum(s.nbytes for s in dataclasses.replace(source.manifest, mem_len=info.mem_len).states)
+        m, sizes = source.manifest, getattr(engine.model, "sizes", None)
+        if sizes is None or sizes.rows is None:  # engines have the rows of the bundle's own M, however few count
+            m = dataclasses.replace(m, mem_len=info.mem_len)
+        return sum(s.nbytes for s in m.states)
     return memory_bytes(info.layout, info.config, info.mem_len, info.memory_dtype)
 
 

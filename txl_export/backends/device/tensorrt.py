@@ -5,8 +5,9 @@ Source of names: the Python bindings of TensorRT 11 and TensorRT-RTX 1.7, which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from txl_export.backends.base import Streams
@@ -37,6 +38,17 @@ class Loaded:
     again: str
 
 
+def check_batch(engines: Iterable[EngineSpec], batch_size: int, bundle: Path) -> None:
+    """Raise InputError where engines of a bundle are built for other numbers of streams."""
+    for engine in engines:
+        least, _, most = engine.batch
+        if not least <= batch_size <= most:
+            raise InputError(
+                f"batch_size is {batch_size}, the engines of {bundle} take {least} to {most} streams: "
+                f"build with '--batch {min(least, batch_size)}:{batch_size}:{max(most, batch_size)}'"
+            )
+
+
 class TensorRTModel(DeviceModel):
     """A bundle whose graphs run as TensorRT engines."""
 
@@ -61,13 +73,7 @@ class TensorRTModel(DeviceModel):
             InputError: engines are built for other numbers of streams.
             DeviceError: no room.
         """
-        for loaded in self.engines.values():
-            least, _, most = loaded.spec.batch
-            if not least <= batch_size <= most:
-                raise InputError(
-                    f"batch_size is {batch_size}, the engines of {self.bundle.path} take {least} to {most} streams: "
-                    f"build with '--batch {min(least, batch_size)}:{batch_size}:{max(most, batch_size)}'"
-                )
+        check_batch([loaded.spec for loaded in self.engines.values()], batch_size, self.bundle.path)
         return super().streams(batch_size, mem_len)
 
     def scratch(self) -> Block:
