@@ -56,7 +56,9 @@ class OnDevice:
         self.cuda = Cuda()
         self.stream, self.like = self.cuda.stream(), np.ascontiguousarray(values)
         self.block = self.cuda.allocate(self.like.nbytes, "a test's array")
-        self._copy(to_host=False)
+        pinned, self.source = self.cuda.pinned(self.like.nbytes)
+        pinned[:] = self.like.view(np.uint8).reshape(-1)
+        self.cuda.copy(self.block.address, pinned.ctypes.data, pinned.nbytes, self.stream)  # consumers wait for it
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -68,15 +70,9 @@ class OnDevice:
 
     def numpy(self) -> np.ndarray:
         """What it holds when all that the GPU was given is done."""
-        return self._copy(to_host=True)
-
-    def _copy(self, to_host: bool) -> np.ndarray:
+        self.cuda.api.cudaDeviceSynchronize()
         pinned, owned = self.cuda.pinned(self.like.nbytes)
-        pinned[:] = self.like.view(np.uint8).reshape(-1)
-        places = (pinned.ctypes.data, self.block.address)
-        if to_host:
-            self.cuda.api.cudaDeviceSynchronize()
-        self.cuda.copy(*(places if to_host else places[::-1]), self.like.nbytes, self.stream)
+        self.cuda.copy(pinned.ctypes.data, self.block.address, pinned.nbytes, self.stream)
         self.cuda.wait(self.stream)
         found = pinned.view(self.like.dtype).reshape(self.like.shape).copy()
         owned.close()
