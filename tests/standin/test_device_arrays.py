@@ -40,7 +40,9 @@ def empty_out(m: Machine, made: Any, n: int, kind: Any = Array, batch_size: int 
 @each_layout
 @each_interface
 @pytest.mark.parametrize("order", ["late", "early"])
-def test_tokens_of_any_library_made_in_another_stream(m: Machine, small: SmallFixture, layout: str, kind: Any, order: str):
+def test_tokens_of_any_library_made_in_another_stream(
+    m: Machine, small: SmallFixture, layout: str, kind: Any, order: str
+):
     made = small(layout)
     m.gpu.queues.order = order
     session, parts = session_of(made), made.ids()
@@ -248,7 +250,11 @@ def test_a_model_on_the_host(m: Machine, small: SmallFixture, kind: Any, backend
     made = small("ring").made
     engine = made.engine if backend == "onnxruntime" else made.judge
     ids = np.ones((B, 3), np.int64)
-    for given in ({"ids": kind(m.gpu, ids)}, {"ids": ids, "head": "target", "targets": kind(m.gpu, ids)}, {"ids": ids, "out": kind(m.gpu, OUT)}):
+    for given in (
+        {"ids": kind(m.gpu, ids)},
+        {"ids": ids, "head": "target", "targets": kind(m.gpu, ids)},
+        {"ids": ids, "out": kind(m.gpu, OUT)},
+    ):
         with pytest.raises(InputError, match="reads the host's memory: give a numpy array, or run on the GPU") as e:
             engine.session(B).feed(**given)
         assert backend in one_line(e.value)

@@ -148,7 +148,9 @@ def _by_dlpack(value: Any, stream: Owned, what: str) -> _Found:
         view = views.from_dlpack(value, stream_ptr=int(stream.handle))
         shape, dtype, address, strides = tuple(view.shape), view.dtype.str, int(view.ptr), view.strides
     except Exception as e:  # producers refuse with errors of their own
-        raise InputError(f"{what} cannot be taken on the GPU ({first_line(e)}): give a C-contiguous array of plain numbers") from None
+        raise InputError(
+            f"{what} cannot be taken on the GPU ({first_line(e)}): give a C-contiguous array of plain numbers"
+        ) from None
     return _Found(shape, dtype, address, strides and tuple(strides), bool(view.readonly), _LEGACY_STREAM, view)
 
 
