@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 
 from tests.standin.gpu import Gpu
 from tests.standin.memory import Code, CudaFault, Range
-from tests.standin.queues import Work
+from tests.standin.queues import Capture, Mode, Work
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 _GRAPH, _NO_WAITING = "gpu_graph_annotation_id", "disable_synchronize_execution_providers"
@@ -71,7 +72,7 @@ class InferenceSession:
         options.add_session_config_entry("session.disable_prepacking", "1")
         self._real = genuine.InferenceSession(Path(path), options, providers=[CPU])
         self._names = {v.name for v in (*self._real.get_inputs(), *self._real.get_outputs())}
-        self._captured: dict[int, Bound] = {}
+        self._captured: dict[int, list[Work]] = {}
 
     def get_providers(self) -> list[str]:
         return [CPU] if self._module.falls_back else [CUDA, CPU]
@@ -100,14 +101,29 @@ class InferenceSession:
 
     def _put(self, bound: Bound, number: int) -> None:
         """Queue a run, or what was captured under a number; -1 captures nothing."""
-        if self._captures and number >= 0:
-            if number in self._captured:
-                self._gpu.calls["onnxruntime replays"] += 1
-            else:
-                self._queue(bound)  # a first run, then the one that is captured
-                self._captured[number] = bound
-            bound = self._captured[number]
+        if not self._captures or number < 0:
+            return self._queue(bound)
+        if number in self._captured:
+            self._gpu.calls["onnxruntime replays"] += 1
+        else:
+            self._queue(bound)  # a first run, then the one that is captured
+            self._captured[number] = self._capture(bound)
+        work = self._captured[number]
+        reads, writes = ([r for w in work for r in getattr(w, kind)] for kind in ("reads", "writes"))
+        self._gpu.queues.put(self._stream, Work("a graph", lambda: [w.run() for w in work], reads, writes))  # type: ignore[arg-type,return-value]
+        return None
+
+    def _capture(self, bound: Bound) -> list[Work]:
+        """What is queued meanwhile, whoever does it; others may come in between."""
+        capture = self._stream.capture = Capture(Mode.cudaStreamCaptureModeGlobal, threading.get_ident())
         self._queue(bound)
+        self._gpu.lock.release()
+        self._module.while_capturing()
+        self._gpu.lock.acquire()
+        self._stream.capture = None
+        if capture.invalid:
+            raise CudaFault(Code.cudaErrorStreamCaptureInvalidated, "the capture was disturbed")
+        return capture.work
 
     def _queue(self, bound: Bound) -> None:
         if self._gpu.queues.broken is not None:
@@ -135,6 +151,8 @@ class Onnxruntime:
     Attributes:
         gpu: the device.
         falls_back: whether the provider cannot be loaded, so that sessions run on the host.
+        while_capturing: called while a session captures.
+        while_capturing: called while a session captures, in its thread.
         loading: raised when a session is loaded on the device; None for nothing.
     """
 
@@ -143,6 +161,7 @@ class Onnxruntime:
     def __init__(self, gpu: Gpu) -> None:
         """Stand for the module on a device."""
         self.gpu, self.falls_back = gpu, False
+        self.while_capturing: Callable[[], None] = lambda: None
         self.loading: Exception | None = None
         self.__name__, self.__spec__ = genuine.__name__, genuine.__spec__
 

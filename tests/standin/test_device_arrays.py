@@ -1,4 +1,4 @@
-"""Tokens and answers that are on the GPU: the numbers of the host, nothing copied or waited for, and what is refused."""
+"""Tokens and answers that are on the GPU: the numbers of the host, nothing copied or waited for; refusals."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_an_array_that_its_library_does_not_give(
         raise BufferError("Can't export tensors that require gradient,\nuse tensor.detach()")
 
     monkeypatch.setattr(Dlpack, "__dlpack__", refuse)
-    with pytest.raises(InputError, match="ids cannot be taken on the GPU .Can't export") as e:
+    with pytest.raises(InputError, match=r"ids cannot be taken on the GPU .Can't export") as e:
         session_of(small("ring")).feed(Dlpack(m.gpu, np.ones((B, 3), np.int64)))
     one_line(e.value)
 

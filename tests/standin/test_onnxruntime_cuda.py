@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,28 @@ def test_a_call_that_fails(ort: Onnxruntime, small: SmallFixture, layout: str, n
             found.append(session.feed(part))
     assert refused == 1
     agree(found, made.expected())
+
+
+@pytest.mark.parametrize("layout", ["ring", "kv"])
+def test_a_thread_that_comes_while_another_captures(ort: Onnxruntime, small: SmallFixture, layout: str) -> None:
+    """Its copies do not end up in the other's graph: it waits until the capture is over."""
+    made = small(layout)
+    engine = Engine.load(made.path, NAME)
+    first, second = engine.session(B), engine.session(B)
+    found: list[np.ndarray] = []
+    threads: list[threading.Thread] = []
+
+    def come() -> None:
+        ort.while_capturing = lambda: None
+        threads.append(threading.Thread(target=lambda: found.extend(fed(second, made.ids(seed=1)))))
+        threads[0].start()
+        threads[0].join(0.05)  # which it would have finished or failed in
+
+    ort.while_capturing = come
+    agree(fed(first, made.ids()), made.expected())
+    threads[0].join()
+    agree(found, made.expected(seed=1))
+    assert not ort.gpu.reasons
 
 
 # What is used, and why not
