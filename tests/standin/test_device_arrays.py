@@ -10,9 +10,11 @@ import pytest
 from tests.bundles import one_line, same_arrays
 from tests.helpers import random_ids
 from tests.standin.arrays import INTERFACES, Array, CudaInterface, Dlpack, OldDlpack
+from tests.standin.dlpack import _Managed, _Versioned
 from tests.standin.drives import B, SmallFixture, agree, done, fed, none_gave_up
 from tests.standin.gpu import Gpu
 from tests.standin.machine import Machine
+from tests.standin.test_arrays import consume
 from txl_export import Engine, Session
 from txl_export.backends.device.arrays import DeviceArray
 from txl_export.errors import DeviceError, InputError
@@ -343,3 +345,65 @@ def test_an_answer_belongs_to_the_caller(m: Machine, small: SmallFixture) -> Non
     del session
     assert 0 < m.gpu.live_bytes < live
     agree([a.numpy() for a in answers], made.expected()[:1])
+
+
+# DLPack, as others read it
+
+
+@pytest.mark.parametrize("version", [None, (0, 8), (1, 0), (1, 1)])
+def test_a_capsule_of_an_answer(m: Machine, small: SmallFixture, version: Any) -> None:
+    """A consumer that knows the structures finds the array, in its own stream's time, and gives it back."""
+    made = small("ring")
+    answer = session_of(made).feed(Array(m.gpu, IDS))
+    kind = _Versioned if version and version >= (1, 0) else _Managed
+    managed, give_back = consume(answer.__dlpack__(stream=int(m.stream), max_version=version), kind)
+    tensor = managed.tensor
+    assert (tensor.data, tensor.device_type, tensor.device_id, tensor.ndim) == (answer.address, 2, 0, 3)
+    assert (tensor.code, tensor.bits, tensor.lanes, tensor.byte_offset) == (2, 32, 1, 0)
+    assert (tensor.shape[:3], tensor.strides[:3]) == ([B, 3, 29], [87, 29, 1])
+    assert kind is _Managed or (managed.major, managed.flags) == (1, 0)
+    target, seen = m.pinned(np.zeros((B, 3, 29), np.float32))
+    m.copy(target, tensor.data, seen.nbytes)
+    m.synchronise()
+    np.testing.assert_array_equal(seen, session_of(made).feed(IDS))
+    live = m.gpu.live_bytes
+    del answer
+    assert m.gpu.live_bytes == live
+    give_back()
+    assert m.gpu.live_bytes < live
+
+
+def test_a_consumer_of_another_package(m: Machine, small: SmallFixture) -> None:
+    views = pytest.importorskip("cuda.core.utils").StridedMemoryView
+    answer = session_of(small("ring")).feed(Array(m.gpu, IDS), head="top_k").ids
+    live = m.gpu.live_bytes
+    view = views.from_dlpack(answer, stream_ptr=int(m.stream))
+    assert (view.ptr, tuple(view.shape), view.dtype, view.device_id) == (answer.address, answer.shape, np.int64, 0)
+    assert view.is_device_accessible and not view.readonly
+    del answer
+    assert m.gpu.live_bytes == live
+    del view
+    assert m.gpu.live_bytes < live
+
+
+def test_an_unused_capsule_gives_the_answer_back(m: Machine, small: SmallFixture) -> None:
+    for version in (None, (1, 0)):
+        answer = session_of(small("ring")).feed(Array(m.gpu, IDS))
+        made = answer.__dlpack__(max_version=version)
+        live = m.gpu.live_bytes
+        del answer
+        assert m.gpu.live_bytes == live
+        del made
+        assert m.gpu.live_bytes < live
+
+
+def test_whose_stream_waits_for_an_answer(m: Machine, small: SmallFixture) -> None:
+    """None is the default stream, by which 1 goes too; -1 is nobody's."""
+    answer = session_of(small("ring")).feed(Array(m.gpu, IDS))
+    for stream, waits in ((None, 1), (1, 1), (int(m.stream), 1), (-1, 0)):
+        before = m.gpu.calls["cudaStreamWaitEvent"]
+        answer.__dlpack__(stream=stream)
+        assert m.gpu.calls["cudaStreamWaitEvent"] - before == waits
+    for odd in ({"stream": 0}, {"copy": True}, {"dl_device": (1, 0)}):
+        with pytest.raises(BufferError, match="GPU 0"):
+            answer.__dlpack__(**odd)
