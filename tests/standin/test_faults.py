@@ -31,7 +31,7 @@ from txl_export.backends.device.calls import Cuda
 from txl_export.backends.device.graphs import BoundGraph
 from txl_export.backends.device.launch import Launcher
 from txl_export.backends.device.memory import DeviceRows, Staging
-from txl_export.backends.device.streams import DeviceRing, DeviceTurns
+from txl_export.backends.device.streams import DeviceTurns
 from txl_export.backends.device.tape import DeviceSide
 from txl_export.backends.device.tensorrt import Context, TensorRTModel
 from txl_export.errors import DeviceError, EnvironmentMismatch
@@ -403,7 +403,14 @@ def test_without_a_fault_every_drive_passes(gpu: Gpu, small: SmallFixture, layou
 # Calls that fail
 
 # Their codes cannot be acted upon any more, or tell of another failure.
-LAST_WORDS = ("cudaFree", "cudaFreeHost", "cudaDeviceSynchronize", "cudaGetLastError", "cudaGetErrorName", "cudaGetErrorString")
+LAST_WORDS = (
+    "cudaFree",
+    "cudaFreeHost",
+    "cudaDeviceSynchronize",
+    "cudaGetLastError",
+    "cudaGetErrorName",
+    "cudaGetErrorString",
+)
 IN_CAPTURES = ("cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphInstantiate")
 
 
@@ -423,12 +430,11 @@ def fed_on(session: Session, parts: Sequence[np.ndarray], refused: list[str]) ->
 
 def opened(small: Small, refused: list[str]) -> Session:
     """A session, for which what fails is tried once more."""
-    for _ in range(2):
-        try:
-            return Engine.load(small.path, "tensorrt").session(B)
-        except (DeviceError, EnvironmentMismatch) as e:
-            refused.append(one_line(e))
-    raise AssertionError(f"it failed twice: {refused}")
+    try:
+        return Engine.load(small.path, "tensorrt").session(B)
+    except (DeviceError, EnvironmentMismatch) as e:
+        refused.append(one_line(e))
+    return Engine.load(small.path, "tensorrt").session(B)
 
 
 def calls_of_a_drive(gpu: Gpu, small: Small) -> Counter[str]:
@@ -471,7 +477,7 @@ def test_when_the_gpu_is_lost_every_feed_says_so(gpu: Gpu, small: SmallFixture, 
     before = session.positions.tolist()
     gpu.fail(name, 1, gpu.cudart.cudaError_t.cudaErrorLaunchFailure)
     for _ in range(3):
-        with pytest.raises(DeviceError, match="cudaErrorLaunchFailure|told to fail|earlier error") as e:
+        with pytest.raises(DeviceError, match=r"cudaErrorLaunchFailure|told to fail|earlier error") as e:
             session.feed(parts[8])
         assert one_line(e.value) and e.value.exit_code == 3
         assert session.positions.tolist() == before

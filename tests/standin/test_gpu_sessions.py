@@ -118,7 +118,7 @@ def test_a_session_without_room_for_its_first_call_goes_on_once_there_is(
     other, session, parts = engine.session(1), engine.session(B), made.ids()
     capacity, gpu.capacity = gpu.capacity, gpu.live_bytes
     for _ in range(2):
-        with pytest.raises(DeviceError, match="what a session computes in between needs .* are free"):
+        with pytest.raises(DeviceError, match=r"what a session computes in between needs .* are free"):
             session.feed(parts[0])
     del other
     gpu.capacity = capacity
@@ -160,7 +160,11 @@ def decode(session: Session, n: int = 30) -> None:
 
 
 def counts(gpu: Gpu) -> dict[str, int]:
-    names = {"direct and captured": "execute_async_v3", "captured": "cudaGraphInstantiate", "launched": "cudaGraphLaunch"}
+    names = {
+        "direct and captured": "execute_async_v3",
+        "captured": "cudaGraphInstantiate",
+        "launched": "cudaGraphLaunch",
+    }
     return {word: gpu.calls[name] for word, name in names.items()} | {"run": gpu.calls["engine run"]}
 
 
@@ -182,7 +186,13 @@ def test_decoding_copies_once_each_way_and_waits_once(gpu: Gpu, small: SmallFixt
         decode(session)
         gpu.calls.clear()
         decode(session)
-        once = ("cudaMemcpyAsync", "cudaGraphLaunch", "cudaStreamSynchronize", "cudaEventRecord", "cudaEventSynchronize")
+        once = (
+            "cudaMemcpyAsync",
+            "cudaGraphLaunch",
+            "cudaStreamSynchronize",
+            "cudaEventRecord",
+            "cudaEventSynchronize",
+        )
         expected = dict.fromkeys(once, 30) | {"cudaMemcpyAsync": 60, "engine run": 30}
         assert {n: c for n, c in gpu.calls.items() if c} == expected, layout
 

@@ -71,14 +71,39 @@ def load(
     return OnnxRuntimeCuda(source, Cuda(), check_request(source.manifest, mem_len, segment_len), mem_len)
 
 
+class _TakingTurns:
+    """The CUDA runtime for threads of which one may be in ONNX Runtime.
+
+    While that captures, what others call would become a part of its graph, their work being in the same stream, or
+    spoil it.
+    """
+
+    def __init__(self, api: Any, turn: threading.RLock) -> None:
+        self._api, self._turn = api, turn
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._api, name)
+        if isinstance(found, type) or not callable(found):
+            return found
+
+        def call(*arguments: Any) -> Any:
+            with self._turn:
+                return found(*arguments)
+
+        setattr(self, name, call)  # made once
+        return call
+
+
 class OnnxRuntimeCuda(DeviceModel):
-    """A bundle whose graphs run in the CUDA provider, all sessions' work in one stream."""
+    """A bundle whose graphs run in the CUDA provider, all sessions' work in one stream, one thread at a time."""
 
     name = NAME
     launches = False  # it captures calls itself
 
     def __init__(self, bundle: Bundle, calls: Cuda, segment_len: int, mem_len: int | None) -> None:
         """Load the first graph, since a provider that cannot be loaded shows only then."""
+        self.turn = threading.RLock()
+        calls.api = _TakingTurns(calls.api, self.turn)
         super().__init__(bundle, calls, segment_len, mem_len, fixed_rows=False)
         self._stream = calls.stream()
         self._sessions: dict[tuple[str, int, int], ort.InferenceSession] = {}
@@ -158,7 +183,8 @@ class OnnxRuntimeCuda(DeviceModel):
         }
         path = self.bundle.path / graph.file
         try:
-            return ort.InferenceSession(path, options, providers=[(PROVIDER, told)])
+            with self.turn:
+                return ort.InferenceSession(path, options, providers=[(PROVIDER, told)])
         except Exception as e:  # its errors have no public base class
             raise DeviceError(
                 f"{path} cannot be loaded on the GPU ({first_line(e)[:200]}): use --backend onnxruntime"
@@ -184,20 +210,22 @@ class BoundSession:
     def enqueue(self, addresses: Addresses) -> None:
         """See `Executor.enqueue`; ONNX Runtime captures the work itself, by the number that a kind of calls has."""
         kind = (self._sizes.get("segment", 0), *addresses.values())
-        if kind not in self._kinds:
-            if len(self._kinds) >= MOST_CAPTURED:
-                self._kinds.pop(next(iter(self._kinds)))
-            self._kinds[kind] = self._bound(addresses)
-        try:
-            self._session.run_with_iobinding(*self._kinds[kind])
-        except Exception as e:  # its errors have no public base class
-            raise DeviceError(f"{self._graph.file} failed on the GPU ({first_line(e)[:200]})") from None
+        with self._model.turn:
+            if kind not in self._kinds:
+                if len(self._kinds) >= MOST_CAPTURED:
+                    self._kinds.pop(next(iter(self._kinds)))
+                self._kinds[kind] = self._bound(addresses)
+            try:
+                self._session.run_with_iobinding(*self._kinds[kind])
+            except Exception as e:  # its errors have no public base class
+                raise DeviceError(f"{self._graph.file} failed on the GPU ({first_line(e)[:200]})") from None
 
     def _bound(self, addresses: Addresses) -> tuple[ort.IOBinding, ort.RunOptions]:
         import onnxruntime as ort
 
         binding, options = self._session.io_binding(), ort.RunOptions()
         options.add_run_config_entry("gpu_graph_annotation_id", str(self._model.number(self._graph)))
+        options.add_run_config_entry("disable_synchronize_execution_providers", "1")  # who wants an answer waits
         for tensor, given in self._tensors:
             bind = binding.bind_input if given else binding.bind_output
             shape = tensor.sized(self._sizes).shape

@@ -41,7 +41,7 @@ class Checks:
     def given(self, value: object, what: str) -> Any:
         """Integers [B, n]: a checked numpy array, or one on the GPU that holds the memory, taken as it is."""
         side = self.device
-        if side is None or not self._on_device(value):
+        if not self._on_device(value) or side is None:
             return self.integers(value, what)
         array = side.taken(value, what)
         if array.dtype != np.int64:
@@ -55,14 +55,15 @@ class Checks:
             hasattr(value, "__dlpack_device__") or hasattr(value, "__cuda_array_interface__")
         ):
             return False
-        if self.device is not None:
-            return self.device.has(value)
-        if hasattr(value, "__cuda_array_interface__"):
+        from txl_export.backends.device.arrays import is_on_device
+
+        found = is_on_device(value)
+        if found and self.device is None:
             raise InputError(
                 f"an array on a GPU was given, backend {self.backend!r} reads the host's memory: give a numpy "
                 "array, or run on the GPU with --backend tensorrt"
             )
-        return False
+        return found
 
     def integers(self, ids: object, what: str) -> np.ndarray:
         """Check that these are integers [B, n]."""
@@ -133,8 +134,8 @@ class Checks:
             return [make(shape, o.dtype) for shape, o in zip(shapes, spec.outputs, strict=True)]
         if len(shapes) > 1:
             raise InputError(f"out cannot be given for head {spec.name!r}, which returns {len(shapes)} arrays")
-        if side is not None and self._on_device(out):
-            array = side.taken(out, "out")
+        if self._on_device(out) and side is not None:
+            array = side.taken(out, "out", written=True)
             if array.shape != shapes[0] or array.dtype != spec.outputs[0].dtype:
                 raise InputError(
                     f"out is {array.dtype} {list(array.shape)}, expected {spec.outputs[0].dtype} {list(shapes[0])}"

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from txl_export.backends.device.calls import Cuda, Owned
+from txl_export.backends.device.dlpack import CUDA, capsule
 from txl_export.errors import InputError, missing_extra
 from txl_export.files import first_line
 
-_CUDA_DEVICES = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
+_CUDA_DEVICES = (CUDA, 13)  # and kDLCUDAManaged
 _LEGACY_STREAM, _NO_WAITING = 1, -1
 
 
@@ -73,16 +74,29 @@ class DeviceArray:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """The GPU."""
-        return _CUDA_DEVICES[0], 0
+        return CUDA, 0
 
-    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> object:
-        """A capsule; the consumer's stream waits for ours."""
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A capsule; the consumer's stream, None for the default one, waits for ours unless it is -1.
+
+        Raises:
+            BufferError: for a copy, or another device, or stream 0, which the protocol leaves out as ambiguous.
+        """
+        if copy or dl_device not in (None, (CUDA, 0)) or stream == 0:
+            raise BufferError("it is given where it is, on GPU 0, to a stream that is not 0 (1 is the default one)")
         if stream != _NO_WAITING:
             mark = self._cuda.event()
             self._cuda.record(mark, self._stream)
             self._cuda.wait_in(_LEGACY_STREAM if stream is None else stream, mark)
-        view = _views().from_cuda_array_interface(self, stream_ptr=_NO_WAITING)
-        return view.__dlpack__(stream=_NO_WAITING, **options)
+        versioned = max_version is not None and max_version >= (1, 0)
+        return capsule(self.address, self.shape, self.dtype, self, versioned)
 
 
 def is_on_device(value: object) -> bool:
@@ -148,7 +162,9 @@ def _by_dlpack(value: Any, stream: Owned, what: str) -> _Found:
         view = views.from_dlpack(value, stream_ptr=int(stream.handle))
         shape, dtype, address, strides = tuple(view.shape), view.dtype.str, int(view.ptr), view.strides
     except Exception as e:  # producers refuse with errors of their own
-        raise InputError(f"{what} cannot be taken on the GPU ({first_line(e)}): give a C-contiguous array of plain numbers") from None
+        raise InputError(
+            f"{what} cannot be taken on the GPU ({first_line(e)}): give a C-contiguous array of plain numbers"
+        ) from None
     return _Found(shape, dtype, address, strides and tuple(strides), bool(view.readonly), _LEGACY_STREAM, view)
 
 

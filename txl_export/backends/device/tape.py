@@ -6,7 +6,7 @@ import contextlib
 
 import numpy as np
 
-from txl_export.backends.device.arrays import DeviceArray, is_on_device, taken
+from txl_export.backends.device.arrays import DeviceArray, taken
 from txl_export.backends.device.calls import Cuda, Owned
 from txl_export.calls import Call
 from txl_export.errors import DeviceError
@@ -63,11 +63,6 @@ class DeviceSide:
     def blank(self, answer: DeviceArray) -> None:
         """Fill an answer with NaN, or -1."""
         self.cuda.fill(answer.address, _ALL_ONES, answer.nbytes, self.stream)
-
-    @staticmethod
-    def has(value: object) -> bool:
-        """Whether a value is an array on a GPU."""
-        return is_on_device(value)
 
 
 def _part(array: DeviceArray, start: int, n: int) -> DeviceArray:
