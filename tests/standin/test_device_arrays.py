@@ -131,7 +131,9 @@ def test_the_answer_of_one_session_is_the_token_of_another(m: Machine, small: Sm
     made = small("ring")
     first, second, alone = session_of(made), session_of(small(layout)), session_of(small(layout))
     ids = random_ids(made.made.config, B, 8)
-    best = first.feed(Array(m.gpu, ids), head="top_k").ids  # [B, 8, k]
+    tokens = Array(m.gpu, ids)
+    answers = [first.feed(tokens, head="top_k") for _ in range(3)]  # the first call of a graph waits, later ones don't
+    best = answers[-1].ids  # [B, 8, k]
     kept = DeviceArray(best._cuda, best._stream, (B, 8 * best.shape[2]), "int64", best.address, best)
     answer = second.feed(kept)
     first.feed(ids)
@@ -300,6 +302,22 @@ def test_a_feed_there_that_fails_leaves_everything_as_it_was(
         m.gpu._faults.clear()
     assert failures
     agree([*found, *fed(session, parts[12:])], made.expected())
+
+
+@pytest.mark.parametrize("layout", ["ring", "kv"])
+def test_what_a_failed_feed_was_given_may_go_at_once(m: Machine, small: SmallFixture, layout: str) -> None:
+    """Of one stream's tokens and answers parts are bound where they are: its first calls are queued by then."""
+    made, cuts = small(layout), (8, 8, 8, 40)
+    session, parts = session_of(made, 1), made.ids(cuts, 1)
+    found = fed(session, parts[:3])
+    for nth in (2, 3, 4, 5):
+        ids, out = Array(m.gpu, parts[3]), empty_out(m, made, 40, batch_size=1)
+        m.gpu.fail("cudaMemcpyAsync", nth)
+        with pytest.raises(DeviceError, match="cudaMemcpyAsync"):
+            session.feed(ids, out=out)
+        del ids, out
+    agree([*found, session.feed(parts[3])], made.expected(cuts, 1))
+    assert all("told to fail" in reason for reason in m.gpu.reasons)
 
 
 def test_rows_that_could_not_be_put_back_are_before_the_next_feed(m: Machine, small: SmallFixture) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from txl_export.backends.device.calls import Cuda, Owned
 from txl_export.backends.device.dlpack import CUDA, capsule
-from txl_export.errors import InputError, missing_extra
+from txl_export.errors import EnvironmentMismatch, InputError, missing_extra
 from txl_export.files import first_line
 
 _CUDA_DEVICES = (CUDA, 13)  # and kDLCUDAManaged
@@ -109,7 +109,7 @@ def is_on_device(value: object) -> bool:
     return hasattr(value, "__cuda_array_interface__")
 
 
-def taken(value: Any, cuda: Cuda, stream: Owned, what: str, written: bool = False) -> tuple[DeviceArray, int]:
+def taken(value: object, cuda: Cuda, stream: Owned, what: str, written: bool = False) -> tuple[DeviceArray, int]:
     """An array of another library's, for work in our stream, which waits for the work that makes it.
 
     Args:
@@ -152,15 +152,16 @@ class _Found(NamedTuple):
     owner: object
 
 
-def _by_dlpack(value: Any, stream: Owned, what: str) -> _Found:
+def _by_dlpack(value: object, stream: Owned, what: str) -> _Found:
     """Nothing tells the stream in which the producer will use it next: the protocol takes the default one."""
-    device = int(value.__dlpack_device__()[1])
+    device = int(value.__dlpack_device__()[1])  # type: ignore[attr-defined]
     if device:
         raise InputError(f"{what} are on GPU {device}, expected GPU 0, which runs the model")
-    views = _views()
     try:
-        view = views.from_dlpack(value, stream_ptr=int(stream.handle))
+        view = _views().from_dlpack(value, stream_ptr=int(stream.handle))
         shape, dtype, address, strides = tuple(view.shape), view.dtype.str, int(view.ptr), view.strides
+    except EnvironmentMismatch:
+        raise
     except Exception as e:  # producers refuse with errors of their own
         raise InputError(
             f"{what} cannot be taken on the GPU ({first_line(e)}): give a C-contiguous array of plain numbers"
@@ -168,8 +169,8 @@ def _by_dlpack(value: Any, stream: Owned, what: str) -> _Found:
     return _Found(shape, dtype, address, strides and tuple(strides), bool(view.readonly), _LEGACY_STREAM, view)
 
 
-def _by_interface(value: Any, cuda: Cuda, stream: Owned) -> _Found:
-    told: Mapping[str, Any] = value.__cuda_array_interface__
+def _by_interface(value: object, cuda: Cuda, stream: Owned) -> _Found:
+    told: Mapping[str, Any] = value.__cuda_array_interface__  # type: ignore[attr-defined]
     address, read_only = told["data"]
     dtype, strides = np.dtype(told["typestr"]), told.get("strides")
     # Before version 3 nothing tells the stream: work is the default stream's.

@@ -76,10 +76,10 @@ class Cuda:
     def _call(self, name: str, *arguments: Any) -> Any:
         """The value that a call returns; raises DeviceError for any code but success."""
         code, *values = getattr(self.api, name)(*arguments)
-        self._check(name, code)
+        self._check(code, name)
         return values[0] if values else None
 
-    def _check(self, name: str, code: Any) -> None:
+    def _check(self, code: Any, name: str) -> None:
         """Raise DeviceError for any code but success."""
         if code == self.api.cudaError_t.cudaSuccess:
             return
@@ -106,13 +106,13 @@ class Cuda:
                 f"{what} needs {nbytes:,} bytes on the GPU, {free:,} of {total:,} are free: "
                 "use fewer streams, a shorter memory, or close sessions"
             )
-        self._check("cudaMalloc", code)
+        self._check(code, "cudaMalloc")
         return Block(int(address), nbytes, self.api.cudaFree)
 
     def room(self) -> tuple[int, int]:
         """Bytes of the GPU that are free, and all it has."""
         code, free, total = self.api.cudaMemGetInfo()
-        self._check("cudaMemGetInfo", code)
+        self._check(code, "cudaMemGetInfo")
         return int(free), int(total)
 
     def pinned(self, nbytes: int) -> tuple[np.ndarray, Owned]:

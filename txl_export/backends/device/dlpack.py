@@ -81,15 +81,16 @@ def capsule(address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: o
     return _new(where, _VERSIONED_NAME if versioned else _NAME, _destroy)
 
 
-@_DELETER
-def _delete(where: int) -> None:
-    """One function for all: it must outlive its call."""
+def _give_back(where: int) -> None:
     _lent.pop(where, None)
 
 
-@_DESTRUCTOR
-def _destroy(unused: int) -> None:
+def _give_back_unused(unused: int) -> None:
     """A capsule that was consumed has another name by now."""
     for name in (_NAME, _VERSIONED_NAME):
         if _has_name(unused, name):
-            _lent.pop(_pointer(unused, name), None)
+            _give_back(_pointer(unused, name))
+
+
+# One of each for all: they must outlive their calls.
+_delete, _destroy = _DELETER(_give_back), _DESTRUCTOR(_give_back_unused)
