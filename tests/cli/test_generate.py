@@ -56,7 +56,10 @@ def test_what_is_printed_is_the_text_and_nothing_else(run: Run, generated: Any, 
     result = run("generate", *args)
     assert result.exit_code == 0
     assert result.stdout_bytes.decode() == generated(*args)["text"]
-    assert result.stderr == f"note: {bundle} runs on onnxruntime; not tensorrt, tensorrt-rtx (no NVIDIA GPU)\n"
+    assert (
+        result.stderr
+        == f"note: {bundle} runs on onnxruntime; not tensorrt, tensorrt-rtx, onnxruntime-cuda (no NVIDIA GPU)\n"
+    )
 
 
 def test_generation_ends_with_a_stop_text(generated: Any, bundle: Path):

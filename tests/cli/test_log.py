@@ -51,7 +51,7 @@ def test_where_json_is_printed_only_warnings_are_told(logging_verb: Any):
 
 
 def test_the_choice_is_in_the_json(run: Run, bundle: Path, text: Path):
-    choice = "onnxruntime; not tensorrt, tensorrt-rtx (no NVIDIA GPU)"
+    choice = "onnxruntime; not tensorrt, tensorrt-rtx, onnxruntime-cuda (no NVIDIA GPU)"
     result = run("score", bundle, text, "--json")
     assert (json.loads(result.stdout)["choice"], result.stderr) == (choice, "")
     result = run("generate", bundle, "--max-new-tokens", 2, "--json")

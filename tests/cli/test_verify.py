@@ -15,7 +15,10 @@ from tests.cli.conftest import Run, byte_model
 def test_a_bundle_passes_on_a_text(run: Run, bundle: Path, text: Path):
     result = run("verify", bundle, "--text", text, "--segments", 5)
     assert result.exit_code == 0, result.output
-    assert result.stderr == f"note: {bundle} runs on onnxruntime; not tensorrt, tensorrt-rtx (no NVIDIA GPU)\n"
+    assert (
+        result.stderr
+        == f"note: {bundle} runs on onnxruntime; not tensorrt, tensorrt-rtx, onnxruntime-cuda (no NVIDIA GPU)\n"
+    )
     assert "PASSED" in result.stdout
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -30,7 +29,7 @@ def with_engines(
         batch: streams of a call: one number, or "MIN:OPT:MAX".
         gpu: what "tensorrt" builds for.
     """
-    shutil.copytree(bundle, folder, copy_function=_link)
+    shutil.copytree(bundle, folder)  # no links: onnx refuses weights that have two names
     opened, sizes = Bundle.open(folder, check_files=False), BatchRange.parse(batch)
     target = choose_target(PACKAGES[package], VERSIONS[package], (), (), [gpu])
     planned = [_spec(opened, graph, package, sizes, target) for graph in opened.manifest.graphs]
@@ -38,13 +37,6 @@ def with_engines(
         for spec, file in files:
             file.write_bytes(plan_of(opened, spec, bundle / spec.graph).to_bytes())
         return commit(opened, identity, files)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        shutil.copy2(source, target)
 
 
 def _spec(bundle: Bundle, graph: GraphSpec, package: str, batch: BatchRange, target: Target) -> EngineSpec:
