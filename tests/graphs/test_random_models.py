@@ -22,7 +22,7 @@ from txl_export.runtime import Engine
 STORED = (0, 4, 9)  # lengths of the memory that training left in the checkpoint
 
 
-@examples(20)
+@examples(12)
 def test_modules_of_both_layouts_equal_the_reference(rng):
     """Before tracing, which takes long; every head in turn."""
     checkpoint, history, heads = random_model(rng), random_history(rng), tuple(rng.sample(HEADS, len(HEADS)))
