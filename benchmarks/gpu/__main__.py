@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -41,6 +42,12 @@ def command(backend: str, seconds: float, output: Path | None, dry_run: bool) ->
 
 
 def _run(backend: str | None, seconds: float, output: Path, dry: bool) -> None:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as e:  # before the minutes on the GPU, not after
+        raise InputError(f"{output} cannot be made a folder ({e.strerror}): name another with --output") from None
+    if not os.access(output, os.W_OK):
+        raise InputError(f"{output} cannot be written: name another with --output")
     with tempfile.TemporaryDirectory(prefix="txl-gpu-") as folder:
         cases = tiny_cases() if dry else full_cases()
         campaign = Campaign(cases, backend, Path(folder), seconds, dry, lambda line: click.echo(line, err=True))
@@ -48,7 +55,6 @@ def _run(backend: str | None, seconds: float, output: Path, dry: bool) -> None:
             run = campaign.run()
         except KeyboardInterrupt:
             run = campaign.run_so_far
-    output.mkdir(parents=True, exist_ok=True)
     results.write(output / "gpu.json", run)
     write_atomic(output / "GPU.md", report.page(run).encode())
     click.echo(f"{len(run.timed)} rows, {len(run.missing)} steps missing: {output / 'GPU.md'}")

@@ -158,7 +158,16 @@ class TestBuilt:
         kept = dataclasses.replace(manifest, engines=manifest.engines[1:])
         write_json(built / MANIFEST, kept.to_dict())
         told = refused(built, kind=BundleError)
-        assert f"{manifest.engines[0].graph} of {built} has no engine for this GPU: build again with" in told
+        assert (
+            f"{manifest.engines[0].graph} of {built} has no engine of this version for this GPU: build again with"
+            in told
+        )
+
+    def test_an_engine_of_an_older_graph(self, engines, built, manifest, monkeypatch):
+        package(monkeypatch, manifest.engines[0].version, [])
+        old = dataclasses.replace(manifest.engines[0], graph_sha256="0" * 64)
+        write_json(built / MANIFEST, dataclasses.replace(manifest, engines=(old, *manifest.engines[1:])).to_dict())
+        assert f"{old.file} was built from another graph: build again with" in refused(built, kind=BundleError)
 
     def test_what_fits_is_not_refused(self, engines, manifest, monkeypatch):
         package(monkeypatch, manifest.engines[0].version, [])

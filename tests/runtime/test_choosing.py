@@ -99,7 +99,7 @@ def test_engines_without_a_gpu_are_missed(bundle, caplog, untouchable):
         ("11.5", L4, "engines are of tensorrt 11.4, installed is 11.5: txl-export build {path} --backend tensorrt "
                      "--batch 1:1:8"),
         ("11.4", T4, "engines are for NVIDIA L4 (sm89), this GPU is Tesla T4 (sm75): txl-export build {path} "
-                     "--backend tensorrt"),
+                     "--backend tensorrt --batch 1:1:8"),
     ],
 )  # fmt: skip
 def test_engines_that_do_not_fit(bundle, gpus, package, caplog, installed, gpu, says):

@@ -201,3 +201,28 @@ def test_out_that_repeats_its_numbers_is_refused(stepping):
     with pytest.raises(InputError) as e:
         stepping.engine.session(2).feed(random_ids(stepping.config, 2, 3), out=out)
     assert "repeats" in one_line(e.value)
+
+
+class Raising:
+    """An array of another library that refuses."""
+
+    def __array__(self, *args, **more):
+        raise RuntimeError("it requires grad")
+
+    @property
+    def __cuda_array_interface__(self):
+        raise RuntimeError("not yet")
+
+
+def test_arrays_that_refuse_are_refused_in_a_line(stepping):
+    session = stepping.engine.session(1)
+    with pytest.raises(InputError, match="ids cannot be read"):
+        session.feed(Raising())
+    assert session.positions.tolist() == [0]
+
+
+@pytest.mark.parametrize("wrong", [{"backend": []}, {"mem_len": "3"}, {"segment_len": [1]}, {"mem_len": True}])
+def test_values_of_other_types(stepping, wrong):
+    with pytest.raises(InputError) as e:
+        Engine.load(stepping.path, **wrong)
+    assert next(iter(wrong)) in one_line(e.value)

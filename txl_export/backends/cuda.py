@@ -44,7 +44,7 @@ def required(backend: str) -> Device:
     found = devices()
     if not found:
         raise EnvironmentMismatch(
-            f"backend {backend!r} needs an NVIDIA GPU and this machine has none: use --backend onnxruntime",
+            f"backend {backend!r} needs an NVIDIA GPU and this machine has none: leave --backend out to run here",
             "no NVIDIA GPU",
         )
     return found[0]

@@ -209,7 +209,7 @@ class RingStreams(Streams):
 
     def rewind(self, n: int, streams: np.ndarray) -> None:
         """Take back the last n tokens of some streams."""
-        can = int(self.ring.rewindable()[streams].min(initial=n))
+        can = int(self.ring.rewindable()[streams].min(initial=min(n, int(UNBOUNDED))))
         if n > can:
             raise InputError(
                 f"{n} tokens cannot be taken back, {can} can: export with --rewind {n} to keep the rows it needs, "

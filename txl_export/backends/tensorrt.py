@@ -5,6 +5,7 @@ A plan is native code: loading one means trusting whoever built the bundle, as w
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from txl_export.building.packages import PACKAGES, Package
 from txl_export.building.targets import describe, runs_on
 from txl_export.bundle import Bundle
 from txl_export.checkpoints.base import Checkpoint
-from txl_export.engines import EngineSpec
+from txl_export.engines import EngineSpec, Target
 from txl_export.errors import BuildError, BundleError, EnvironmentMismatch, InputError
 
 
@@ -113,7 +114,7 @@ def _for_gpu(built: Sequence[EngineSpec], device: Device, bundle: Bundle) -> lis
     found = [e for e in built if runs_on(e.target, device)]
     if not found:
         targets = "; ".join(dict.fromkeys(describe(e.target) for e in built))
-        command = shlex.join(["txl-export", "build", str(bundle.path), "--backend", built[0].package])
+        command = dataclasses.replace(built[0], target=Target()).command(bundle.path)  # as it was, for this GPU
         this = f"this GPU is {device.name} ({device.capability})"
         raise EnvironmentMismatch(
             f"the engines of {bundle.path} are for {targets}, {this}: build for it with '{command}'",
@@ -123,11 +124,15 @@ def _for_gpu(built: Sequence[EngineSpec], device: Device, bundle: Bundle) -> lis
 
 
 def _whole(built: list[EngineSpec], bundle: Bundle) -> list[EngineSpec]:
-    there, command = {e.graph for e in built}, built[0].command(bundle.path)
+    files, command = bundle.manifest.files, built[0].command(bundle.path)
+    old = [e.file for e in built if e.graph_sha256 != files[e.graph]["sha256"]]
+    if old:
+        raise BundleError(f"{old[0]} was built from another graph: build again with '{command}'")
+    there = {e.graph for e in built}
     missing = [g.file for g in bundle.manifest.graphs if g.file not in there]
     if missing:
         raise BundleError(
-            f"{missing[0]} of {bundle.path} has no engine for this GPU: build again with '{command}'",
+            f"{missing[0]} of {bundle.path} has no engine of this version for this GPU: build again with '{command}'",
             f"{missing[0]} has no engine: {command}",
         )
     return built

@@ -8,6 +8,7 @@ import numpy as np
 
 from txl_export.backends.base import ModelInfo
 from txl_export.errors import InputError
+from txl_export.files import first_line
 from txl_export.heads import HeadSpec
 from txl_export.runtime.tape import HostSink, HostSource, Sink, Source
 
@@ -51,9 +52,7 @@ class Checks:
 
     def _on_device(self, value: object) -> bool:
         """Whether this is an array on the GPU that holds the memory; raises InputError for one where that is not."""
-        if isinstance(value, np.ndarray | list | tuple) or not (
-            hasattr(value, "__dlpack_device__") or hasattr(value, "__cuda_array_interface__")
-        ):
+        if isinstance(value, np.ndarray | list | tuple):
             return False
         from txl_export.backends.device.arrays import is_on_device
 
@@ -71,6 +70,8 @@ class Checks:
             array = np.asarray(ids)
         except ValueError:
             raise InputError(f"{what} have rows of different lengths, expected [{self.batch_size}, n]") from None
+        except Exception as e:  # arrays of other libraries refuse with errors of their own
+            raise InputError(f"{what} cannot be read ({first_line(e)}): give a numpy array of integers") from None
         if array.dtype.kind not in "iu" and array.size:
             raise InputError(f"{what} have dtype {array.dtype}, expected integers")
         self._check_shape(array.shape, what)

@@ -66,6 +66,11 @@ class Engine:
             raise InputError(f"packed is {packed!r}, expected True, False or None (where it pays)")
         if not isinstance(source, str | os.PathLike | Bundle | Checkpoint):
             raise InputError(f"a {type(source).__name__} cannot be loaded: give the path of a bundle or checkpoint")
+        for name, value in (("mem_len", mem_len), ("segment_len", segment_len)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer)):
+                raise InputError(f"{name} is {value!r}, expected a number of tokens")
+        if backend is not None and not isinstance(backend, str):
+            raise InputError(f"backend is {backend!r}, expected a name such as 'onnxruntime', or None")
         opened = _open(source)
         if backend is None:
             model, choice = load_fastest(opened, lambda b: b.load(opened, mem_len, segment_len, threads))

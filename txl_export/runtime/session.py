@@ -69,7 +69,7 @@ class Session:
 
         On a GPU, `ids`, `targets` and `out` may be arrays of that GPU, of any library that speaks DLPack or
         `__cuda_array_interface__`: int64, C-contiguous. Tokens there are not checked, and a feed whose tokens and
-        answers are both there waits for nothing: it has put its work in a stream, which consumers of a new answer
+        answers are both there waits for no answer: it has put its work in a stream, which consumers of a new answer
         wait for by those protocols, or by `wait()`. The stream that an array of `__cuda_array_interface__` names,
         the default one for others, waits for what was done with it: there `out` can be read and `ids` be written
         over at once.

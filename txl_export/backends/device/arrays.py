@@ -103,10 +103,13 @@ def is_on_device(value: object) -> bool:
     """Whether a value is an array on a GPU."""
     if isinstance(value, np.ndarray):
         return False
-    device = getattr(value, "__dlpack_device__", None)
-    if device is not None:
-        return int(device()[0]) in _CUDA_DEVICES
-    return hasattr(value, "__cuda_array_interface__")
+    try:
+        device = getattr(value, "__dlpack_device__", None)
+        if device is not None:
+            return int(device()[0]) in _CUDA_DEVICES
+        return hasattr(value, "__cuda_array_interface__")
+    except Exception:  # of a device that has no number, or a half-made array: whatever reads it says what is wrong
+        return False
 
 
 def taken(value: object, cuda: Cuda, stream: Owned, what: str, written: bool = False) -> tuple[DeviceArray, int]:
