@@ -446,7 +446,9 @@ def calls_of_a_drive(gpu: Gpu, small: Small) -> Counter[str]:
 
 
 @pytest.mark.parametrize("layout", ["ring", "kv", "hidden"])
-def test_a_call_that_fails_is_told_and_nothing_of_its_feed_counts(gpu: Gpu, small: SmallFixture, layout: str) -> None:
+def test_a_call_that_fails_is_told_and_nothing_of_its_feed_counts(
+    gpu: Gpu, small: SmallFixture, layout: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Each call of a drive's in turn, the first, one in the middle and the last of its kind."""
     made = small(layout)
     counted = calls_of_a_drive(gpu, made)
@@ -464,6 +466,8 @@ def test_a_call_that_fails_is_told_and_nothing_of_its_feed_counts(gpu: Gpu, smal
             assert len(refused) + len(why) == 1, (name, nth, refused, why)
             assert (name in told and "cudaErrorUnknown" in told) or "told to fail" in told, (name, told)
             assert not why or name in (*IN_CAPTURES, "execute_async_v3")
+            assert [r.getMessage().rpartition("slower: ")[2] for r in caplog.records] == why
+            caplog.clear()
             assert gpu.last == gpu.cudart.cudaError_t.cudaSuccess, name  # the next call has an error of its own
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Protocol
@@ -10,6 +11,7 @@ from txl_export.backends.device.calls import Cuda, Owned
 from txl_export.errors import DeviceError
 
 Addresses = Mapping[str, int]
+_LOGGER = logging.getLogger("txl_export")
 MOST_CAPTURED = 16  # of one graph: orientations of buffers that take turns, and a caller's own buffers
 
 
@@ -71,4 +73,5 @@ class Launcher:
             return self.cuda.capture(self.stream, lambda: self.executor.enqueue(addresses))
         except DeviceError as e:  # the call itself has been put in the stream already
             self.why_not = str(e)
+            _LOGGER.warning("calls of a graph are not run as CUDA graphs, which makes them slower: %s", e)
             return None
